@@ -1,0 +1,213 @@
+"""The nouns of the package: what flows (`Transition`) and who handles it (`Environment`, `Bonus`, `Agent`).
+
+Algorithm 1 of the paper says: estimate densities, form the reward r_k, hand it to any planner. So the one seam
+of the code is a function `reward_fn = r_k`. A `Bonus` makes it, an `Agent` consumes it, and neither knows the other.
+
+Every class here is abstract; every class elsewhere is final. Objects are frozen and hold configuration only;
+what changes lives in separate pytrees whose every leaf is an array.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Bool, Float, Key, PyTree
+
+Metrics = dict[str, Array]
+RewardFn = Callable[..., Array]  # r_k(batch, *, value=None), Eq. (5)
+
+
+class Space(NamedTuple):
+    """One leaf of an observation or an action."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    n: int | None = None  # how many values a discrete entry takes; None when continuous
+    low: float | None = None  # bounds of a continuous entry, where it has them
+    high: float | None = None
+
+
+class Spec(NamedTuple):
+    """All that an agent or a bonus may know of an environment before it acts."""
+
+    obs: PyTree  # of Space
+    action: Space
+    goal: Space | None = None  # set when a bonus shows goals to the policy
+    horizon: int | None = None  # the clock that truncates an episode, where there is one
+
+
+class Note(NamedTuple):
+    """What a bonus writes beside an observation."""
+
+    goal: PyTree = ()  # shown to the policy
+    trace: PyTree = ()  # kept for the bonus alone
+
+
+class Transition(NamedTuple):
+    """One step of experience, or many: leaves lead with [], [N], [T, N], [B] or, for a planner, [S, A]."""
+
+    obs: PyTree
+    action: Array
+    reward: Float[Array, "*b"]
+    next_obs: PyTree  # the true successor, never the observation after a reset
+    terminated: Bool[Array, "*b"]  # the task ended here: nothing to bootstrap from
+    truncated: Bool[Array, "*b"]  # the clock ended it: bootstrap from next_obs
+    note: Note = Note()
+    next_note: Note = Note()
+    extras: PyTree = ()  # what the policy wrote down when it acted (logits, ...)
+
+
+class Step(NamedTuple):
+    """What an environment returns for one action."""
+
+    obs: PyTree
+    reward: Float[Array, ""]
+    terminated: Bool[Array, ""]
+    truncated: Bool[Array, ""]
+
+
+class Environment(eqx.Module):
+    """A pure environment. It neither resets itself nor keeps a key; `made.rollout` does both."""
+
+    spec: eqx.AbstractVar[Spec]
+
+    def settle(self, key: Key[Array, ""]) -> "Environment":
+        """Draw what stays fixed for a whole run (the lock's combination). Most have nothing to draw."""
+        del key
+        return self
+
+    @abc.abstractmethod
+    def reset(self, key: Key[Array, ""]) -> tuple[PyTree, PyTree]:
+        """A fresh episode: (state, first observation)."""
+
+    def reset_many(self, key: Key[Array, ""], n: int) -> tuple[PyTree, PyTree]:
+        """n fresh episodes, leaves [n, ...]. Environments that find levels by trial share the work by overriding this."""
+        return jax.vmap(self.reset)(jax.random.split(key, n))
+
+    @abc.abstractmethod
+    def step(self, state: PyTree, action: Array, key: Key[Array, ""]) -> tuple[PyTree, Step]:
+        """One action: (next state, what came of it)."""
+
+
+class EpisodeMemory(eqx.Module):
+    """What a bonus keeps within one episode of one environment: visit counts, a goal."""
+
+    @abc.abstractmethod
+    def goal(self, spec: Spec) -> Space | None:
+        """The space of goals it shows to the policy, or None."""
+
+    @abc.abstractmethod
+    def blank(self, spec: Spec) -> PyTree:
+        """The memory before the first observation of an episode."""
+
+    @abc.abstractmethod
+    def remember(
+        self, state: PyTree, memory: PyTree, obs: PyTree, key: Key[Array, ""]
+    ) -> tuple[PyTree, Note]:
+        """Take in an observation; return the new memory and the note to write beside that observation."""
+
+
+class NoMemory(EpisodeMemory):
+    """Keeps nothing: the choice of every bonus that is not episodic."""
+
+    def goal(self, spec: Spec) -> Space | None:
+        return None
+
+    def blank(self, spec: Spec) -> PyTree:
+        return ()
+
+    def remember(
+        self, state: PyTree, memory: PyTree, obs: PyTree, key: Key[Array, ""]
+    ) -> tuple[PyTree, Note]:
+        return memory, Note()
+
+
+class Bonus(eqx.Module):
+    """An intrinsic reward: its state, a pure read of it, and how experience changes it."""
+
+    reads: eqx.AbstractVar[tuple[str, ...]]  # the fields of a Transition that `reward` looks at, and "value"
+    memory: eqx.AbstractVar[EpisodeMemory]
+
+    @abc.abstractmethod
+    def init(self, key: Key[Array, ""], spec: Spec) -> PyTree:
+        """The state before any experience."""
+
+    @abc.abstractmethod
+    def reward(
+        self, state: PyTree, batch: Transition, *, value: Float[Array, " S"] | None = None
+    ) -> Float[Array, "*b"]:
+        """The bonus of each transition. A pure read that accepts any leading axes."""
+
+    @abc.abstractmethod
+    def update(self, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
+        """Learn from fresh experience, leaves [T, N, ...]."""
+
+
+class Density(eqx.Module):
+    """An estimate of d^{pi_mix,k}(s, a), the density of recent experience, up to a constant that tau absorbs."""
+
+    @abc.abstractmethod
+    def init(self, key: Key[Array, ""], spec: Spec) -> PyTree:
+        """The state before any experience."""
+
+    @abc.abstractmethod
+    def log_density(self, state: PyTree, batch: Transition) -> Float[Array, "*b"]:
+        """log d(s, a) + constant. A pure read that accepts any leading axes."""
+
+    @abc.abstractmethod
+    def update(self, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
+        """Learn from fresh experience, leaves [T, N, ...]."""
+
+
+class Agent(eqx.Module):
+    """Whatever acts and plans: a tabular planner, IMPALA, RAD, Dreamer."""
+
+    @abc.abstractmethod
+    def init(self, key: Key[Array, ""], spec: Spec) -> PyTree:
+        """Parameters, models and optimiser state before any experience."""
+
+    def carry(self, spec: Spec) -> PyTree:
+        """Recurrent or latent state at the start of an episode; () when there is none."""
+        del spec
+        return ()
+
+    @abc.abstractmethod
+    def act(
+        self, state: PyTree, carry: PyTree, obs: PyTree, goal: PyTree, key: Key[Array, ""], *, explore: bool = True
+    ) -> tuple[PyTree, Array, PyTree]:
+        """One decision for one environment: (carry, action, extras). `explore=False` is for evaluation."""
+
+    @abc.abstractmethod
+    def update(
+        self, state: PyTree, batch: Transition, reward_fn: RewardFn, key: Key[Array, ""]
+    ) -> tuple[PyTree, Metrics]:
+        """Line 6 of Algorithm 1: improve the policy for the reward r_k that `reward_fn` computes."""
+
+
+def table_sizes(spec: Spec, who: str) -> tuple[int, int]:
+    """(S, A) of an environment with single discrete observations and actions; a clear refusal of any other."""
+    obs, action = spec.obs, spec.action
+    if not isinstance(obs, Space) or obs.n is None or obs.shape or action.n is None or action.shape:
+        raise ValueError(
+            f"{who} keeps a table over (s, a), so it needs single discrete observations and actions; this environment "
+            f"has observations {obs} and actions {action}. Use one that is built on a network or a hash."
+        )
+    return obs.n, action.n
+
+
+def demand(bonus: Bonus, batch: Transition, value: Array | None) -> None:
+    """Refuse, at trace time, a batch that lacks a field the bonus reads.
+
+    Without this an episodic bonus asked for its value on a grid of all (s, a) would return zeros without a word.
+    """
+    given = {field: bool(jax.tree.leaves(getattr(batch, field))) for field in batch._fields}
+    given["value"] = value is not None
+    missing = [field for field in bonus.reads if not given[field]]
+    if missing:
+        raise ValueError(
+            f"{type(bonus).__name__} reads {', '.join(bonus.reads)}, but this batch has no {', '.join(missing)}. "
+            "A planner over all (s, a) passes obs, action and value; only a rollout passes next_obs, note and "
+            "next_note. Pick a bonus that reads less, or an agent that provides it."
+        )

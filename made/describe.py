@@ -1,0 +1,79 @@
+"""A configuration as plain data: what is stored, hashed, printed and overridden.
+
+The object graph itself is the configuration, so there is nothing to keep in step with it.
+"""
+
+import ast
+import dataclasses
+import difflib
+import hashlib
+import json
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def describe(thing: Any) -> Any:
+    """The object graph as dictionaries, lists and numbers."""
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        fields = {f.name: describe(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
+        return {"class": type(thing).__name__, **fields}
+    if isinstance(thing, np.ndarray | jax.Array) and np.ndim(thing):
+        content = np.ascontiguousarray(thing)
+        return {"array": list(content.shape), "sha256": hashlib.sha256(content.tobytes()).hexdigest()[:16]}
+    if isinstance(thing, np.ndarray | jax.Array | np.generic):
+        return np.asarray(thing).item()
+    if isinstance(thing, tuple | list):
+        return [describe(x) for x in thing]
+    if isinstance(thing, dict):
+        return {str(name): describe(x) for name, x in thing.items()}
+    if callable(thing):
+        return getattr(thing, "__qualname__", type(thing).__name__)
+    return thing
+
+
+def run_id(thing: Any) -> str:
+    """A short name for a configuration: the same settings give the same name, any change another."""
+    return hashlib.sha256(json.dumps(describe(thing), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def override(thing: Any, path: str, text: str) -> Any:
+    """A copy with one field, named by a dotted path, set to the value written in `text`."""
+    head, _, rest = path.partition(".")
+    if isinstance(thing, tuple) and head.isdigit() and int(head) < len(thing):
+        at = int(head)
+        return (*thing[:at], _set(thing[at], rest, text, path), *thing[at + 1 :])
+    if not dataclasses.is_dataclass(thing):
+        raise ValueError(f"{path!r} leads into {thing!r}, which has no fields. Stop at the field before it.")
+    names = [f.name for f in dataclasses.fields(thing)]
+    if head not in names:
+        raise ValueError(f"{type(thing).__name__} has no field {head!r}.{suggest(head, names)}")
+    return dataclasses.replace(thing, **{head: _set(getattr(thing, head), rest, text, path)})
+
+
+def _set(old: Any, rest: str, text: str, path: str) -> Any:
+    return override(old, rest, text) if rest else parse_as(old, text, path)
+
+
+def parse_as(old: Any, text: str, path: str) -> Any:
+    """The value written in `text`, which must be of the kind that stands there now."""
+    if isinstance(old, str):
+        return text
+    try:
+        new = ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
+    except (ValueError, SyntaxError):
+        new = text
+    if isinstance(old, float) and type(new) is int:
+        new = float(new)
+    fits = type(new) is type(old) or (old is None and new is None) or (old is None and type(new) in (int, float))
+    if not fits:
+        wanted = {int: "a whole number", float: "a number", bool: "true or false"}.get(type(old), type(old).__name__)
+        raise ValueError(f"{path} is {describe(old)!r} and takes {wanted}, not {text!r}.")
+    return new
+
+
+def suggest(given: str, accepted: list[str]) -> str:
+    """The tail of an error about an unknown name: the nearest one if there is one, else all of them."""
+    near = difflib.get_close_matches(given, accepted, 1)
+    return f" Did you mean {near[0]!r}?" if near else f" It has: {', '.join(accepted)}."

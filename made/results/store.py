@@ -1,0 +1,305 @@
+"""Results on disk: one folder a run, written whole or not at all, addressed by what was run.
+
+    <root>/made-store.json
+    <root>/<experiment>/<scale>/<label>/<run-id>-s<seed>/{run.json, metrics.csv[, arrays.safetensors]}
+
+The run-id is the hash of the run's description, so a changed setting makes a new folder and an unchanged
+job is never run twice. Nothing read from here is executed: JSON, CSV and safetensors, each checked
+against a checksum.
+"""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+from numpy.typing import ArrayLike
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from made.results.provenance import alive, machine
+from made.results.table import Record, Table, checked, read_csv, storable, write_csv
+
+FORMAT = 1
+_MARKER = "made-store.json"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_ABANDONED_S = 24 * 3600  # how long to leave a temporary folder whose writer, elsewhere, cannot be seen
+
+
+class Scale(StrEnum):
+    """How large an experiment is run.
+
+    >>> Scale("smoke")
+    <Scale.SMOKE: 'smoke'>
+    """
+
+    SMOKE = "smoke"  # seconds: does it run at all
+    SMALL = "small"  # minutes on two cores
+    GPU = "gpu"  # pieces of ten minutes on one accelerator
+    PAPER = "paper"  # the paper's budget
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Scale":
+        raise ValueError(f"Unknown scale {value!r}: use one of {', '.join(cls)}.")
+
+
+class Job(NamedTuple):
+    """One run to do, by name alone, so that it can be sent anywhere.
+
+    >>> Job("lock", "vi/made", 3, Scale.SMOKE).label
+    'vi/made'
+    """
+
+    experiment: str
+    label: str
+    seed: int
+    scale: Scale
+
+
+class RunExists(FileExistsError, ValueError):
+    """The run is in the store already; it was not overwritten."""
+
+
+class _Damaged(ValueError):
+    """A run folder that cannot be trusted, and why."""
+
+
+# What reading a damaged or hostile folder may raise: unreadable files, bad JSON, CSV, numbers or safetensors.
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+_UNREADABLE += (SafetensorError,)
+_KINDS = {"format": int, "label": str, "seed": int, "run_id": str, "written": str}
+_KINDS |= dict.fromkeys(("columns", "files", "description", "provenance"), dict)
+
+
+class Store:
+    """The results under one folder, created by the first write.
+
+    `problems` names every damaged run folder met while reading; such runs are skipped and count as not done.
+
+    >>> import tempfile
+    >>> store, job = Store(tempfile.mkdtemp()), Job("lock", "vi/made", 0, Scale.SMOKE)
+    >>> rows = {"step": np.arange(3), "return": np.array([0.0, np.nan, 1.0])}
+    >>> store.write(job, "ab12", {"bonus": "MADE"}, rows).name
+    'ab12-s0'
+    >>> table = store.table("lock", Scale.SMOKE, {"vi/made": "ab12"})
+    >>> store.has(job, "ab12"), table.final("vi/made", "return")
+    (True, array([1.]))
+    """
+
+    def __init__(self, root: str | os.PathLike[str]):
+        self.root = Path(root)
+        self.problems: list[str] = []
+        _demand_store(self.root)
+
+    def has(self, job: Job, run_id: str) -> bool:
+        """Whether the run is stored and undamaged."""
+        folder = self._folder(job, run_id)
+        return folder.is_dir() and self._read(folder) is not None
+
+    def write(
+        self,
+        job: Job,
+        run_id: str,
+        description: Mapping[str, Any],
+        rows: Mapping[str, ArrayLike],
+        arrays: Mapping[str, ArrayLike] | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Store one run and return its folder; `RunExists` if it is there already.
+
+        `rows` maps 'step' and each metric to a column [T]; `arrays` maps 'step' and each name to
+        snapshots [T', ...]. The folder appears whole, by a rename; of two processes that write one job,
+        one wins and the other is told so. A damaged folder in the way is set aside, not deleted.
+        """
+        target = self._folder(job, run_id)
+        files = {"metrics.csv": write_csv(normal := storable(rows)).encode()}
+        if arrays:
+            files["arrays.safetensors"] = save(storable(arrays, arrays=True))
+        run = {
+            "format": FORMAT, **job._asdict(), "run_id": run_id,
+            "written": datetime.now(UTC).isoformat(timespec="microseconds"),
+            "columns": {name: column.dtype.name for name, column in normal.items()},
+            "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+            "description": description, "provenance": provenance or {},
+        }  # fmt: skip
+        files["run.json"] = (json.dumps(run, indent=1, default=_plain) + "\n").encode()
+        self._mark()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _clean(target.parent)
+        return self._place(files, target)
+
+    def table(self, experiment: str, scale: Scale, run_ids: Mapping[str, str] | None = None) -> Table:
+        """The recorded values of an experiment.
+
+        With `run_ids` (label to run-id), only those labels and configurations, in that order. Without it
+        every label, each with the configuration that was written last, so that old and new settings never
+        mix in one curve.
+        """
+        if run_ids is None:
+            newest: dict[str, tuple[str, str]] = {}
+            for run in self.runs(experiment, scale):
+                stamp = (run["written"], run["run_id"])
+                newest[run["label"]] = max(newest.get(run["label"], stamp), stamp)
+            run_ids = {label: run_id for label, (_, run_id) in newest.items()}
+        wanted = []
+        for label, run_id in run_ids.items():
+            folders = _visible(self._scale(experiment, scale) / _escaped(label))
+            wanted += [folder for folder in folders if folder.name.rpartition("-s")[0] == run_id]
+        return Table(record for folder in wanted if (record := self._read(folder)) is not None)
+
+    def runs(self, experiment: str, scale: Scale) -> list[dict[str, Any]]:
+        """The run.json of every undamaged run, all configurations, sorted by label, run-id and seed."""
+        labels = _visible(self._scale(experiment, scale))
+        read = [self._read(folder, numbers=False) for label in labels for folder in _visible(label)]
+        runs = [dict(record.run) for record in read if record is not None]
+        return sorted(runs, key=lambda run: (run["label"], run["run_id"], run["seed"]))
+
+    def scales(self, experiment: str) -> list[Scale]:
+        """The scales at which the experiment has any run."""
+        return [s for s in Scale if any(map(_visible, _visible(self._scale(experiment, s))))]
+
+    def experiments(self) -> list[str]:
+        """The experiments that have a folder here."""
+        return [folder.name for folder in _visible(self.root)]
+
+    def _scale(self, experiment: str, scale: Scale) -> Path:
+        _demand_name("experiment", experiment)
+        return self.root / experiment / Scale(scale).value
+
+    def _folder(self, job: Job, run_id: str) -> Path:
+        _demand_name("run-id", run_id)
+        if job.seed < 0:
+            raise ValueError(f"Seeds are whole numbers from 0 on, but the job has seed {job.seed!r}.")
+        return self._scale(job.experiment, job.scale) / _escaped(job.label) / f"{run_id}-s{job.seed}"
+
+    def _mark(self) -> None:
+        if not (self.root / _MARKER).exists():
+            self.root.mkdir(parents=True, exist_ok=True)
+            temporary = self.root / f".{_MARKER}-{secrets.token_hex(4)}"
+            temporary.write_text(json.dumps({"what": "results of made", "format": FORMAT}) + "\n")
+            os.replace(temporary, self.root / _MARKER)
+
+    def _place(self, files: Mapping[str, bytes], target: Path) -> Path:
+        temporary = target.parent / f".tmp-{machine()}-{os.getpid()}-{secrets.token_hex(4)}"
+        temporary.mkdir()
+        try:
+            for name, content in files.items():
+                (temporary / name).write_bytes(content)
+            if target.exists() and self._read(target) is None:
+                os.rename(target, target.parent / f".damaged-{target.name}-{secrets.token_hex(4)}")
+            try:
+                os.rename(temporary, target)
+            except OSError as error:
+                if not target.exists():
+                    raise
+                where = target.relative_to(self.root)
+                raise RunExists(f"{where} is stored already and was not overwritten.") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return target
+
+    def _read(self, folder: Path, *, numbers: bool = True) -> Record | None:
+        try:
+            return _read(folder, numbers)
+        except _UNREADABLE as error:
+            reason = str(error) if isinstance(error, _Damaged) else f"{type(error).__name__}: {error}"
+            problem = f"{folder.relative_to(self.root)}: {reason.splitlines()[0]}"
+            if problem not in self.problems:
+                self.problems.append(problem)
+            return None
+
+
+def _demand_store(root: Path) -> None:
+    """Refuse a folder that holds something else, or a store of a later format."""
+    if root.exists() and not root.is_dir():
+        raise ValueError(f"{root} is a file, not a folder of results: give another folder with --out.")
+    try:
+        text = (root / _MARKER).read_text("utf-8")
+    except FileNotFoundError:
+        names = sorted(os.listdir(root)) if root.exists() else []
+        if held := [name for name in names if not name.startswith(f".{_MARKER}")]:
+            some = ", ".join(held[:3]) + (", ..." if len(held) > 3 else "")
+            advice = "give another folder with --out, or an empty one"
+            raise ValueError(f"{root} holds {some} but no results of made: {advice}.") from None
+        return
+    found = re.search(r'"format": *(\d+)', text)
+    if not found:
+        raise ValueError(f"{root / _MARKER} is damaged: restore it, or give another folder with --out.")
+    version = int(found[1])
+    if version > FORMAT:
+        raise ValueError(f"{root} has format {version} but this made reads up to {FORMAT}: update made.")
+
+
+def _read(folder: Path, numbers: bool) -> Record:
+    run = json.loads((folder / "run.json").read_text("utf-8"))
+    if wrong := [key for key, kind in _KINDS.items() if not isinstance(run.get(key), kind)]:
+        raise _Damaged(f"run.json lacks {', '.join(wrong)}")
+    if run["format"] > FORMAT:
+        raise _Damaged(f"run.json has format {run['format']} but this made reads up to {FORMAT}")
+    if (_label(folder.parent.name), folder.name) != (run["label"], f"{run['run_id']}-s{run['seed']}"):
+        raise _Damaged(f"run.json is of {run['label']!r}, {run['run_id']}-s{run['seed']}, not of this folder")
+    content = {"metrics.csv": b""} | {n: b"" for n in run["files"] if n == "arrays.safetensors"}
+    for name in content:  # only these two names are ever opened, whatever run.json says
+        content[name] = (folder / name).read_bytes()
+        if hashlib.sha256(content[name]).hexdigest() != run["files"].get(name):
+            raise _Damaged(f"{name} does not match its checksum: it was cut short or edited")
+    if not numbers:
+        return Record(run["label"], run["seed"], {}, run=run)
+    rows = checked(read_csv(content["metrics.csv"].decode(), run["columns"]))
+    arrays = load(content["arrays.safetensors"]) if "arrays.safetensors" in content else {}
+    return Record(run["label"], run["seed"], rows, checked(arrays, arrays=True), run)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise ValueError(f"{value!r} is not plain data: describe runs by numbers, text, lists and dicts.")
+
+
+def _escaped(label: str) -> str:
+    """The label as a folder name: '/' as '__', and '%XX' for what is unsafe or could be mistaken for it."""
+    if not label:
+        raise ValueError("A label is empty: give every run a name, such as 'vi/made'.")
+    unsafe = r"(?<=[_/])_|_(?=[_/])|^\.|[^A-Za-z0-9._=+/-]"
+    name = re.sub(unsafe, lambda found: "".join(f"%{b:02X}" for b in found[0].encode()), label)
+    name = name.replace("/", "__")
+    if len(name) > 200:
+        raise ValueError(f"The label {label[:40]!r}... makes too long a folder name: shorten it.")
+    return name
+
+
+def _label(name: str) -> str:
+    return unquote(name.replace("__", "/"))
+
+
+def _demand_name(what: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot be an {what}: use letters, digits, '.', '_', '+' and '-' only.")
+
+
+def _visible(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(Path(e.path) for e in os.scandir(folder) if e.is_dir() and not e.name.startswith("."))
+
+
+def _clean(folder: Path) -> None:
+    """Remove temporary folders whose writer is dead."""
+    for path in folder.glob(".tmp-*"):
+        place, pid = [*path.name.split("-"), "", ""][1:3]
+        try:
+            old = time.time() - path.stat().st_mtime > _ABANDONED_S
+        except FileNotFoundError:  # its writer has just finished
+            continue
+        if old or (place == machine() and pid.isdigit() and not alive(int(pid))):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,247 @@
+"""The long table of recorded values: label, seed, metric, step, value.
+
+A `Table` is built from one `Record` a run and answers in NumPy arrays with the seeds on the first axis.
+It knows labels and numbers, neither experiments nor files.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Record(NamedTuple):
+    """What one run left behind.
+
+    `rows` maps 'step' and each metric to a column [T], NaN where nothing was recorded; `arrays` maps
+    'step' and each name to snapshots [T', ...]; `run` is the run's description and provenance as plain
+    data.
+    """
+
+    label: str
+    seed: int
+    rows: Mapping[str, np.ndarray]
+    arrays: Mapping[str, np.ndarray] = _NOTHING
+    run: Mapping[str, Any] = _NOTHING
+
+
+class Table:
+    """The recorded values of many runs.
+
+    >>> rows = {"step": np.array([0, 10]), "return": np.array([0.0, 1.0])}
+    >>> table = Table([Record("vi/made", seed, rows) for seed in range(3)])
+    >>> table.labels(), table.seeds("vi/made"), table.metrics()
+    (['vi/made'], [0, 1, 2], ['return'])
+    >>> steps, values = table.curves("vi/made", "return")
+    >>> steps.tolist(), values.shape
+    ([0, 10], (3, 2))
+    """
+
+    def __init__(self, records: Iterable[Record] = ()):
+        self._by_label: dict[str, list[Record]] = {}
+        seen: set[tuple[str, int]] = set()
+        for record in records:
+            if (record.label, record.seed) in seen:
+                what = f"{record.label!r} have seed {record.seed}"
+                raise ValueError(f"Two runs of {what}: a table holds one run for each seed.")
+            seen.add((record.label, record.seed))
+            record = record._replace(rows=checked(record.rows), arrays=checked(record.arrays, arrays=True))
+            self._by_label.setdefault(record.label, []).append(record)
+        for runs in self._by_label.values():
+            runs.sort(key=lambda record: record.seed)
+
+    def __len__(self) -> int:
+        """The number of runs."""
+        return sum(map(len, self._by_label.values()))
+
+    def __repr__(self) -> str:
+        metrics = ", ".join(self.metrics()) or "none"
+        return f"Table({len(self)} runs, {len(self._by_label)} labels, metrics: {metrics})"
+
+    def labels(self) -> list[str]:
+        """The labels in the order in which they were first given; empty for an empty table."""
+        return list(self._by_label)
+
+    def seeds(self, label: str) -> list[int]:
+        """The seeds of a label, in increasing order: the order of the first axis of every array below."""
+        return [record.seed for record in self._records(label)]
+
+    def metrics(self, label: str | None = None) -> list[str]:
+        """The names of the recorded metrics, of one label or of all, in the order of recording."""
+        return self._names("rows", label)
+
+    def array_names(self, label: str | None = None) -> list[str]:
+        """The names of the array-valued snapshots, of one label or of all."""
+        return self._names("arrays", label)
+
+    def runs(self, label: str) -> list[dict[str, Any]]:
+        """What is known of each run besides its numbers (description, provenance), in order of the seeds."""
+        return [dict(record.run) for record in self._records(label)]
+
+    def curves(self, label: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """The curves of one metric: steps [T] and values [n_seeds, T].
+
+        Steps at which no seed recorded the metric are left out; a value that only some seeds lack stays
+        NaN. Seeds that recorded at different steps are refused.
+        """
+        steps, values = self._stacked("rows", label, metric)
+        values = values.astype(np.float64)
+        recorded = ~np.isnan(values).all(axis=0)
+        if not recorded.any():
+            raise ValueError(f"No seed of {label!r} recorded a value of {metric!r}: every entry is empty.")
+        return steps[recorded], values[:, recorded]
+
+    def final(self, label: str, metric: str) -> np.ndarray:
+        """The values [n_seeds] at the last step at which any seed recorded the metric."""
+        return self.curves(label, metric)[1][:, -1]
+
+    def arrays(self, label: str, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Array-valued snapshots: steps [T'] and values [n_seeds, T', ...]."""
+        return self._stacked("arrays", label, name)
+
+    def where(self, keep: str | Callable[[str], bool]) -> "Table":
+        """The runs whose label starts with a prefix or satisfies a predicate; an empty table if none does."""
+        chosen = (lambda label: label.startswith(keep)) if isinstance(keep, str) else keep
+        part = Table()
+        part._by_label = {label: runs for label, runs in self._by_label.items() if chosen(label)}
+        return part
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The long table itself: five columns of one length, one entry for each recorded (not NaN) value."""
+        parts = []
+        for record in self._all():
+            for metric in (name for name in record.rows if name != "step"):
+                value = record.rows[metric].astype(np.float64)
+                kept = ~np.isnan(value)
+                n = int(kept.sum())
+                names = np.full(n, record.label), np.full(n, record.seed), np.full(n, metric)
+                parts.append((*names, record.rows["step"][kept], value[kept]))
+        empty = [np.array([], kind) for kind in (str, int, str, int, float)]
+        joined = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else empty
+        return dict(zip(("label", "seed", "metric", "step", "value"), joined, strict=True))
+
+    def _all(self) -> list[Record]:
+        return [record for runs in self._by_label.values() for record in runs]
+
+    def _records(self, label: str) -> list[Record]:
+        if not self._by_label:
+            raise ValueError(f"The table is empty, so it has no label {label!r}: run the experiment first.")
+        if label not in self._by_label:
+            raise ValueError(_unknown(label, "a label of this table", self._by_label))
+        return self._by_label[label]
+
+    def _names(self, kind: str, label: str | None) -> list[str]:
+        chosen = self._all() if label is None else self._records(label)
+        return [name for name in dict.fromkeys(n for r in chosen for n in getattr(r, kind)) if name != "step"]
+
+    def _stacked(self, kind: str, label: str, name: str) -> tuple[np.ndarray, np.ndarray]:
+        records, known = self._records(label), self._names(kind, label)
+        if name not in known:
+            what = "a metric" if kind == "rows" else "an array"
+            raise ValueError(_unknown(name, f"{what} of {label!r}", known))
+        lacking = [r.seed for r in records if name not in getattr(r, kind)]
+        if lacking:
+            raise ValueError(f"{name!r} of {label!r} was not recorded by seeds {lacking}: run them again.")
+        first, columns = records[0], [getattr(r, kind) for r in records]
+        for record, column in zip(records, columns, strict=True):
+            same_steps = np.array_equal(column["step"], columns[0]["step"])
+            if not same_steps or column[name].shape != columns[0][name].shape:
+                raise ValueError(
+                    f"Seeds {first.seed} and {record.seed} of {label!r} recorded {name!r} differently "
+                    f"({_extent(columns[0], name)} against {_extent(column, name)}): run one of them again."
+                )
+        return columns[0]["step"], np.stack([column[name] for column in columns])
+
+
+def checked(columns: Mapping[str, ArrayLike], *, arrays: bool = False) -> dict[str, np.ndarray]:
+    """The columns of one run as NumPy arrays, refused unless 'step' increases and all have its length.
+
+    Metrics are [T]; with `arrays`, snapshots [T', ...], and none at all is accepted.
+    """
+    out = {name: np.asarray(column) for name, column in columns.items()}
+    if arrays and not out:
+        return out
+    if "step" not in out:
+        raise ValueError(f"The columns {sorted(out)} lack 'step': give the step of each recorded row.")
+    step = out["step"]
+    column_of_numbers = step.ndim == 1 and step.dtype.kind in "iuf"
+    if not column_of_numbers or np.any(~np.isfinite(step) | (step % 1 != 0)) or np.any(step[1:] <= step[:-1]):
+        given = f"{step.dtype} of shape {step.shape}"
+        raise ValueError(f"'step' must hold increasing whole numbers [T], but does not (it is {given}).")
+    out["step"] = step.astype(np.int64)
+    for name, column in out.items():
+        if column.ndim < 1 or len(column) != len(step) or (column.ndim > 1 and not arrays):
+            wanted = f"[{len(step)}, ...]" if arrays else f"[{len(step)}]"
+            raise ValueError(f"{name!r} must have shape {wanted} to match 'step', but has {column.shape}.")
+        if column.dtype.kind not in "biuf" and column.dtype.name != "bfloat16":
+            raise ValueError(f"{name!r} must hold real numbers, but its type is {column.dtype}.")
+    return out
+
+
+def storable(columns: Mapping[str, ArrayLike], *, arrays: bool = False) -> dict[str, np.ndarray]:
+    """Checked columns in the few number types that a file holds; nothing is rounded."""
+    out = {}
+    for name, column in checked(columns, arrays=arrays).items():
+        if set(name) & set(',"\n\r') or name != name.strip() or not name:
+            raise ValueError(f"{name!r} cannot name a column: use no comma, quote or blank at the ends.")
+        if column.dtype.kind in "biu":
+            out[name] = np.ascontiguousarray(column, column.dtype.newbyteorder("=") if arrays else np.int64)
+        else:
+            out[name] = np.ascontiguousarray(column, np.float64 if column.dtype.itemsize > 4 else np.float32)
+    return out
+
+
+def write_csv(columns: Mapping[str, np.ndarray]) -> str:
+    """Columns of int64, float32 or float64 as CSV text with a header; NaN is an empty cell.
+
+    Every number is the shortest text that `read_csv` turns back into the same bits.
+    """
+    lines = [",".join(columns)]
+    lines += map(",".join, zip(*(_cells(column) for column in columns.values()), strict=True))
+    return "\n".join(lines) + "\n"
+
+
+def read_csv(text: str, kinds: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """The columns of `write_csv`, given the number type of each in the order of the header."""
+    header, *lines, end = text.split("\n")
+    if header.split(",") != list(kinds) or end or not set(kinds.values()) <= {"int64", "float32", "float64"}:
+        raise ValueError("The CSV text lacks the columns that were recorded for it, or was cut short.")
+    cells = [line.split(",") for line in lines]
+    if any(len(row) != len(kinds) for row in cells):
+        raise ValueError(f"A row of the CSV text does not have {len(kinds)} cells.")
+    columns = zip(*cells, strict=True) if cells else [()] * len(kinds)
+    out = {}
+    for (name, kind), column in zip(kinds.items(), columns, strict=True):
+        if kind == "int64":
+            out[name] = np.array([int(cell) for cell in column], np.int64)
+        else:
+            with np.errstate(over="ignore"):
+                out[name] = np.array([float(cell) if cell else np.nan for cell in column]).astype(kind)
+    return out
+
+
+def _cells(column: np.ndarray) -> list[str]:
+    if column.dtype != np.float32:
+        return ["" if number != number else repr(number) for number in column.tolist()]
+    # The shortest text of a float32 is read through a float64, and these two roundings can miss by one bit.
+    text = column.astype(str).tolist()
+    kept = np.array(text, np.float64).astype(np.float32) == column
+    numbers = zip(text, kept.tolist(), column.tolist(), strict=True)
+    return ["" if x != x else short if same else repr(x) for short, same, x in numbers]
+
+
+def _extent(columns: Mapping[str, np.ndarray], name: str) -> str:
+    steps = columns["step"]
+    return f"shape {columns[name].shape} up to step {steps[-1] if len(steps) else 'none'}"
+
+
+def _unknown(given: str, what: str, known: Iterable[str]) -> str:
+    known = list(known)
+    close = difflib.get_close_matches(given, known, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{given!r} is not {what}.{hint} There are: {', '.join(known) or 'none'}."

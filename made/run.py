@@ -1,0 +1,133 @@
+"""Algorithm 1 as a training loop: roll out, estimate the densities, form r_k, plan on it."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Key, PyTree
+
+from made.core import Agent, Bonus, Environment, Metrics, Transition, demand
+from made.rollout import Ended, Stream, begin, rollout
+from made.schedules import Constant, Schedule
+from made.trial import Trial
+from made.watch import Scene, Watch
+
+
+class Run(Trial):
+    """The whole configuration of a training run. Numbers are leaves, so a stack of Runs is a batch of lanes."""
+
+    env: Environment
+    agent: Agent
+    bonus: Bonus
+    tau: Schedule = Constant(1.0)
+    n_envs: int = eqx.field(static=True, default=1)
+    unroll: int = eqx.field(static=True, default=16)  # steps of each environment in one iteration
+    iterations: int = eqx.field(static=True, default=1000)
+    every: int = eqx.field(static=True, default=10)
+    starts: int | None = eqx.field(static=True, default=None)  # fresh episodes prepared per rollout and environment
+    watches: tuple[Watch, ...] = ()
+
+    def __check_init__(self):
+        for name in ("n_envs", "unroll", "iterations", "every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Run.{name} must be at least 1, got {getattr(self, name)}.")
+
+    def start(self, key: Key[Array, ""]) -> "RunState":
+        return start(self, key)
+
+    def advance(self, state: "RunState") -> tuple["RunState", Metrics]:
+        return iterate(self, state)
+
+    def snapshot(self, state: "RunState") -> dict[str, Array]:
+        scene = Scene(self.agent, state.agent, self.tau(state.k))
+        read = [watch.read(seen, scene) for watch, seen in zip(self.watches, state.watched, strict=True)]
+        return {name: value for one in read for name, value in one.items()}
+
+
+class RunState(NamedTuple):
+    """Everything of a run that changes, and the environment as it was settled for this run."""
+
+    env: Environment
+    agent: PyTree
+    bonus: PyTree
+    streams: Stream
+    watched: tuple[PyTree, ...]
+    k: Int[Array, ""]  # iterations done
+    key: Key[Array, ""]
+
+
+def start(run: Run, key: Key[Array, ""]) -> RunState:
+    """Line 2 of Algorithm 1: nothing seen yet."""
+    k_env, k_agent, k_bonus, k_streams, k_watch, k_next = jax.random.split(key, 6)
+    env = run.env.settle(k_env)
+    spec = env.spec._replace(goal=run.bonus.memory.goal(env.spec))
+    agent, bonus = run.agent.init(k_agent, spec), run.bonus.init(k_bonus, spec)
+    streams = begin(env, run.agent, run.bonus, bonus, run.n_envs, k_streams)
+    watch_keys = jax.random.split(k_watch, len(run.watches)) if run.watches else ()
+    watched = tuple(watch.init(k, spec) for watch, k in zip(run.watches, watch_keys, strict=True))
+    return RunState(env, agent, bonus, streams, watched, jnp.zeros((), jnp.int32), k_next)
+
+
+def learn(
+    run: Run, agent: PyTree, bonus: PyTree, batch: Transition, k: Int[Array, ""], key: Key[Array, ""]
+) -> tuple[PyTree, PyTree, Metrics]:
+    """Lines 4 to 6 of Algorithm 1, in that order, for compiled and host experience alike.
+
+    update the density estimates; r_k = r + tau_k bonus, Eq. (5); plan on r_k.
+    The bonus is updated first, so its counts include the visit they pay for.
+    """
+    k_bonus, k_agent = jax.random.split(key)
+    bonus, of_bonus = run.bonus.update(bonus, batch, k_bonus)
+
+    def reward_fn(batch: Transition, *, value: Array | None = None) -> Array:
+        demand(run.bonus, batch, value)
+        return batch.reward + run.tau(k) * run.bonus.reward(bonus, batch, value=value)
+
+    agent, of_agent = run.agent.update(agent, batch, reward_fn, k_agent)
+    return agent, bonus, {**of_bonus, **of_agent}
+
+
+def iterate(run: Run, state: RunState) -> tuple[RunState, Metrics]:
+    """One iteration k: pure, so it may be jitted, scanned over k and vmapped over lanes."""
+    key, k_roll, k_learn = jax.random.split(state.key, 3)
+    k = state.k + 1
+    streams, batch, ended = rollout(
+        state.env, run.agent, run.bonus, state.agent, state.bonus, state.streams, run.unroll, k_roll,
+        starts=run.starts,
+    )  # fmt: skip
+    agent, bonus, metrics = learn(run, state.agent, state.bonus, batch, k, k_learn)
+    watched = tuple(
+        watch.update(seen, batch, k) for watch, seen in zip(run.watches, state.watched, strict=True)
+    )
+    return RunState(state.env, agent, bonus, streams, watched, k, key), {**episode_metrics(ended), **metrics}
+
+
+def episode_metrics(ended: Ended) -> Metrics:
+    """Mean return and length of the episodes that ended; NaN where none did."""
+    episodes = ended.done.sum()
+    mean = lambda x: jnp.where(episodes > 0, (x * ended.done).sum() / jnp.maximum(episodes, 1), jnp.nan)  # noqa: E731
+    return {
+        "return": mean(ended.total),
+        "length": mean(ended.length),
+        "episodes": episodes.astype(float),
+        "starts_reused": ended.reused.astype(float),
+    }
+
+
+def evaluate(run: Run, state: RunState, episodes: int, key: Key[Array, ""], steps: int | None = None) -> Metrics:
+    """Mean return over fresh episodes, acting without exploration and learning nothing.
+
+    One environment for each episode, `steps` long: the horizon of the environment unless said otherwise.
+    """
+    steps = steps or run.env.spec.horizon
+    if steps is None:
+        raise ValueError("This environment has no horizon: say how many steps an evaluation may take, steps=...")
+    k_start, k_roll = jax.random.split(key)
+    streams = begin(state.env, run.agent, run.bonus, state.bonus, episodes, k_start)
+    _, _, ended = rollout(
+        state.env, run.agent, run.bonus, state.agent, state.bonus, streams, steps, k_roll, starts=1, explore=False
+    )
+    first = ended.done & (jnp.cumsum(ended.done, axis=0) == 1)
+    ends = episode_metrics(ended._replace(done=first))
+    return {"eval_return": ends["return"], "eval_length": ends["length"], "eval_episodes": ends["episodes"]}

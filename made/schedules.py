@@ -1,0 +1,43 @@
+"""The temperature tau_k as a function of the iteration k = 1, 2, ..."""
+
+import abc
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Schedule(eqx.Module):
+    """A number for each iteration."""
+
+    @abc.abstractmethod
+    def __call__(self, k: Array) -> Float[Array, ""]: ...
+
+
+class Constant(Schedule):
+    """tau_k = tau: the deep experiments of Section 5."""
+
+    tau: float = 1.0
+
+    def __call__(self, k: Array) -> Float[Array, ""]:
+        return jnp.asarray(self.tau, float)
+
+
+class Power(Schedule):
+    """tau_k = tau / k^c: Theorem 1 (c = 2 in its proof) and the chain (tau = 0.1, c = 1/2, Appendix B.2)."""
+
+    tau: float = 1.0
+    c: float = 0.5
+
+    def __call__(self, k: Array) -> Float[Array, ""]:
+        return self.tau / jnp.asarray(k, float) ** self.c
+
+
+class Exponential(Schedule):
+    """tau_k = tau (1 - rho)^k: the decay of RE3."""
+
+    tau: float = 1.0
+    rho: float = 1e-5
+
+    def __call__(self, k: Array) -> Float[Array, ""]:
+        return self.tau * (1 - self.rho) ** jnp.asarray(k, float)

@@ -1,0 +1,170 @@
+"""Exact answers on a finite MDP: values, plans and visitation densities, by linear solves.
+
+Every function works on one MDP, under jit, vmap and (where no argmax is taken) grad.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from made.tabular.mdp import MDP
+
+
+class Plan(NamedTuple):
+    """An optimal deterministic policy and its values."""
+
+    actions: Int[Array, "S"]
+    v: Float[Array, "S"]
+    q: Float[Array, "S A"]
+    rounds: Int[Array, ""]  # evaluations it took
+
+    @property
+    def policy(self) -> Float[Array, "S A"]:
+        """The plan as a policy: probability one on its action in every state."""
+        return jax.nn.one_hot(self.actions, self.q.shape[-1], dtype=self.q.dtype)
+
+
+class Iterated(NamedTuple):
+    """What value iteration found, and how far from V* it can be."""
+
+    v: Float[Array, "S"]
+    q: Float[Array, "S A"]
+    sweeps: Int[Array, ""]
+    error: Float[Array, ""]  # max_s |v(s) - V*(s)| is at most this
+
+
+def state_kernel(mdp: MDP, policy: Float[Array, "S A"]) -> Float[Array, "S S"]:
+    """P^pi(s' | s) = sum_a pi(a | s) P(s' | s, a)."""
+    return jnp.einsum("sa,sat->st", policy, mdp.P)
+
+
+def policy_value(mdp: MDP, policy: Float[Array, "S A"]) -> Float[Array, "S"]:
+    """V^pi (Section 2), the solution of V = r^pi + gamma P^pi V."""
+    return jnp.linalg.solve(_resolvent(mdp, state_kernel(mdp, policy)), jnp.sum(policy * mdp.r, -1))
+
+
+def action_value(mdp: MDP, v: Float[Array, "S"]) -> Float[Array, "S A"]:
+    """Q(s, a) = r(s, a) + gamma sum_s' P(s' | s, a) v(s')."""
+    return mdp.r + mdp.gamma * (mdp.P @ v)
+
+
+def expected_return(mdp: MDP, policy: Float[Array, "S A"]) -> Float[Array, ""]:
+    """J(pi) = E_{s ~ rho} V^pi(s), Eq. (2), eq:RL_objective. `objective.J` is the same as a function of d."""
+    return mdp.rho @ policy_value(mdp, policy)
+
+
+def occupancy(mdp: MDP, policy: Float[Array, "S A"]) -> Float[Array, "S A"]:
+    """The visitation density d^pi(s, a) = (1 - gamma) sum_t gamma^t Pr(s_t = s, a_t = a; pi), Section 2.
+
+    Its state marginal solves d(s') = (1 - gamma) rho(s') + gamma sum_s P^pi(s' | s) d(s); the entries sum to one.
+    """
+    return _state_occupancy(mdp, state_kernel(mdp, policy), mdp.rho)[:, None] * policy
+
+
+def pair_occupancy(
+    mdp: MDP, policy: Float[Array, "S A"], state: Int[Array, ""] | int, action: Int[Array, ""] | int
+) -> Float[Array, "S A"]:
+    """d^pi_{s',a'} of Appendix C: the visitation density given s_0 = s' and a_0 = a', t = 0 included.
+
+    d_{s',a'} = (1 - gamma) 1[s', a'] + gamma d^pi started from P(. | s', a').
+    """
+    onwards = _state_occupancy(mdp, state_kernel(mdp, policy), mdp.P[state, action])[:, None] * policy
+    return (mdp.gamma * onwards).at[state, action].add(1 - mdp.gamma)
+
+
+def policy_from_occupancy(d: Float[Array, "S A"]) -> Float[Array, "S A"]:
+    """The stationary policy whose visitation density is d: pi(a | s) = d(s, a) / sum_a d(s, a) (Puterman).
+
+    This is how the mixture of Section 2 becomes one policy. States that d never visits get the uniform policy.
+    """
+    visits = jnp.sum(d, -1, keepdims=True)
+    return jnp.where(visits > 0, d / jnp.where(visits > 0, visits, 1), 1 / d.shape[-1])
+
+
+def value_iteration(mdp: MDP, tolerance: float = 1e-6, max_sweeps: int = 100_000) -> Iterated:
+    """V* by v <- max_a [r + gamma P v], from zero.
+
+    It stops once the bound |v - V*| <= gamma / (1 - gamma) |v - v_before| (sup norms) is below the tolerance, or after
+    max_sweeps; `error` is that bound, so a tolerance beyond the reach of the dtype is seen, not hidden.
+    """
+
+    def sweep(old: Iterated) -> Iterated:
+        q = action_value(mdp, old.v)
+        v = jnp.max(q, -1)
+        error = mdp.gamma / (1 - mdp.gamma) * jnp.max(jnp.abs(v - old.v))
+        return Iterated(v, q, old.sweeps + 1, error)
+
+    zero = jnp.zeros_like(mdp.r)
+    first = Iterated(zero[:, 0], zero, jnp.zeros((), int), jnp.full_like(mdp.gamma, jnp.inf))
+    return jax.lax.while_loop(lambda it: (it.error > tolerance) & (it.sweeps < max_sweeps), sweep, first)
+
+
+def policy_iteration(
+    mdp: MDP, start: Int[Array, "S"] | None = None, allowed: Bool[Array, "S A"] | None = None
+) -> Plan:
+    """An optimal deterministic policy by policy iteration (Howard), each evaluation one linear solve.
+
+    `start` warms it: from the plan of a nearby reward it takes a round or two. `allowed` restricts the actions (at
+    least one in each state). An action changes only for a strictly better one, and the loop ends when no value
+    improves any more, so rounding cannot make it cycle.
+    """
+
+    def evaluate(actions: Array) -> tuple[Array, Array]:
+        s = jnp.arange(mdp.n_states)
+        v = jnp.linalg.solve(_resolvent(mdp, mdp.P[s, actions]), mdp.r[s, actions])
+        return v, action_value(mdp, v)
+
+    def better(actions: Array, q: Array) -> tuple[Array, Array]:
+        choice = q if allowed is None else jnp.where(allowed, q, -jnp.inf)
+        best = jnp.argmax(choice, -1)
+        gain = _pick(q, best) > _pick(q, actions)
+        return jnp.where(gain, best, actions), jnp.any(gain)
+
+    def improve(loop: tuple[Plan, Array, Array]) -> tuple[Plan, Array, Array]:
+        plan, proposal, _ = loop
+        v, q = evaluate(proposal)
+        improved = jnp.sum(v) > jnp.sum(plan.v)  # exact arithmetic: always, for a policy improvement
+        kept = Plan(proposal, v, q, plan.rounds + 1)
+        kept = jax.tree.map(lambda new, old: jnp.where(improved, new, old), kept, plan._replace(rounds=kept.rounds))
+        proposal, changed = better(kept.actions, kept.q)
+        return kept, proposal, changed & improved
+
+    if start is None:
+        start = jnp.argmax(mdp.r if allowed is None else jnp.where(allowed, mdp.r, -jnp.inf), -1)
+    v, q = evaluate(start)
+    proposal, changed = better(start, q)
+    first = Plan(start, v, q, jnp.ones((), int))
+    return jax.lax.while_loop(lambda loop: loop[2], improve, (first, proposal, changed))[0]
+
+
+def horizon_return(mdp: MDP, policy: Float[Array, "S A"], horizon: int) -> Float[Array, ""]:
+    """The undiscounted return of a stationary policy over `horizon` steps, E[sum_{t < horizon} r_t], from rho."""
+    r, P = jnp.sum(policy * mdp.r, -1), state_kernel(mdp, policy)
+    v, _ = jax.lax.scan(lambda v, _: (r + P @ v, None), jnp.zeros_like(mdp.rho), length=horizon)
+    return mdp.rho @ v
+
+
+def horizon_optimum(mdp: MDP, horizon: int) -> tuple[Float[Array, ""], Int[Array, "horizon S"]]:
+    """The best undiscounted return over `horizon` steps, and the action to take at each time in each state."""
+
+    def back(v: Array, _: None) -> tuple[Array, Array]:
+        q = mdp.r + mdp.P @ v
+        return jnp.max(q, -1), jnp.argmax(q, -1)
+
+    v, actions = jax.lax.scan(back, jnp.zeros_like(mdp.rho), length=horizon)
+    return mdp.rho @ v, actions[::-1]
+
+
+def _resolvent(mdp: MDP, kernel: Float[Array, "S S"]) -> Float[Array, "S S"]:
+    """I - gamma P^pi, invertible for every policy since gamma < 1."""
+    return jnp.eye(mdp.n_states, dtype=kernel.dtype) - mdp.gamma * kernel
+
+
+def _state_occupancy(mdp: MDP, kernel: Array, start: Array) -> Float[Array, "S"]:
+    return jnp.linalg.solve(_resolvent(mdp, kernel).T, (1 - mdp.gamma) * start)
+
+
+def _pick(q: Float[Array, "S A"], actions: Int[Array, "S"]) -> Float[Array, "S"]:
+    return jnp.take_along_axis(q, actions[:, None], -1)[:, 0]

@@ -1,0 +1,137 @@
+"""Whatever an experiment can run: a start, a step, a length. And how a grid of them becomes one compiled program.
+
+A `Trial` is a pytree: its number-valued settings are leaves, its structure is static. So trials that differ only in
+numbers and seeds stack into *lanes* of one program: `vmap` over the stack, one compilation.
+"""
+
+import abc
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key, PyTree
+
+from made import trees
+from made.core import Metrics
+
+
+class Trial(eqx.Module):
+    """One configuration of something that goes on for a number of iterations and is measured on the way."""
+
+    iterations: eqx.AbstractVar[int]
+    every: eqx.AbstractVar[int]  # iterations between two recorded rows
+    wide: ClassVar[bool] = False  # True: computed in float64
+
+    @abc.abstractmethod
+    def start(self, key: Key[Array, ""]) -> PyTree:
+        """The state before the first iteration."""
+
+    @abc.abstractmethod
+    def advance(self, state: PyTree) -> tuple[PyTree, Metrics]:
+        """One iteration: (state, scalars). Recorded rows hold the mean of the scalars since the row before."""
+
+    def snapshot(self, state: PyTree) -> dict[str, Array]:
+        """What is read off the state once for each recorded row: scalars or arrays."""
+        del state
+        return {}
+
+
+class Record(NamedTuple):
+    """What one lane measured. `rows` are columns of equal length, "step" (iterations done) among them."""
+
+    rows: dict[str, np.ndarray]  # name -> [R]
+    arrays: dict[str, np.ndarray]  # name -> [R, ...]
+
+
+def structure(trial: Trial) -> Any:
+    """Trials with equal structure can share one compiled program."""
+    leaves, tree = jax.tree.flatten(trial)
+    return tree, tuple((np.shape(leaf), np.result_type(leaf)) for leaf in leaves)
+
+
+def groups(trials: Sequence[Trial]) -> list[list[int]]:
+    """The indices of trials that can run as lanes of one program, in order of first appearance."""
+    found: dict[Any, list[int]] = {}
+    for i, trial in enumerate(trials):
+        found.setdefault(structure(trial), []).append(i)
+    return list(found.values())
+
+
+def execute(
+    trials: Sequence[Trial],
+    seeds: Sequence[int],
+    on_rows: Callable[[int], None] | None = None,
+    chunks: int = 8,
+) -> list[Record]:
+    """Run trials of equal structure as lanes, lane i with seed i. `on_rows` hears how many rows each chunk added.
+
+    The program is cut into at most `chunks` equal pieces, so that progress can be shown with one compilation.
+    """
+    if len({structure(trial) for trial in trials}) != 1:
+        raise ValueError("Lanes must be equal but for their numbers: use made.trial.groups to sort trials first.")
+    rows = rows_of(trials[0])
+    pieces = max(n for n in range(1, chunks + 1) if rows % n == 0)
+    start, chunk = _programs()
+    with jax.enable_x64(trials[0].wide):
+        lanes = trees.stack(trials)
+        state = start(lanes, jnp.asarray(seeds, jnp.uint32))
+        parts = []
+        for _ in range(pieces):
+            state, part = chunk(lanes, state, rows // pieces)
+            parts.append(jax.tree.map(np.asarray, part))
+            if on_rows is not None:
+                on_rows(rows // pieces)
+    columns = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+    step = (1 + np.arange(rows)) * trials[0].every
+    return [_record(columns, step, lane) for lane in range(len(trials))]
+
+
+def rows_of(trial: Trial) -> int:
+    """How many rows a trial records."""
+    if trial.every < 1 or trial.iterations < trial.every:
+        raise ValueError(
+            f"A trial of {trial.iterations} iterations cannot record a row every {trial.every}: "
+            "choose 1 <= every <= iterations."
+        )
+    return trial.iterations // trial.every
+
+
+def _record(columns: dict[str, np.ndarray], step: np.ndarray, lane: int) -> Record:
+    rows = {name: x[lane] for name, x in columns.items() if x.ndim == 2}
+    arrays = {name: x[lane] for name, x in columns.items() if x.ndim > 2}
+    return Record({"step": step, **rows}, arrays)
+
+
+def _start(lanes: Trial, seeds: Array) -> PyTree:
+    return jax.vmap(lambda trial, seed: trial.start(jax.random.key(seed)))(lanes, seeds)
+
+
+def _chunk(lanes: Trial, state: PyTree, rows: int) -> tuple[PyTree, dict[str, Array]]:
+    def lane(trial: Trial, state: PyTree):
+        def row(state, _):
+            state, scalars = jax.lax.scan(lambda s, _: trial.advance(s), state, None, trial.every)
+            means = {name: jnp.nanmean(x, axis=0) for name, x in scalars.items()}
+            return state, means | trial.snapshot(state)
+
+        return jax.lax.scan(row, state, None, rows)
+
+    return jax.vmap(lane)(lanes, state)
+
+
+@functools.cache
+def _programs() -> tuple[Callable, Callable]:
+    """The two programs, compiled with settings that suit the backend.
+
+    On a CPU, LLVM's higher levels double the compile time and gain nothing on these small loops; `_start` runs once.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.jit(_start), jax.jit(_chunk, static_argnums=2)
+    quick = lambda level: {"xla_backend_optimization_level": level}  # noqa: E731
+    return (
+        jax.jit(_start, compiler_options=quick(0)),
+        jax.jit(_chunk, static_argnums=2, compiler_options=quick(1)),
+    )
