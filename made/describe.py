@@ -38,22 +38,30 @@ def run_id(thing: Any) -> str:
     return hashlib.sha256(json.dumps(describe(thing), sort_keys=True).encode()).hexdigest()[:12]
 
 
-def override(thing: Any, path: str, text: str) -> Any:
-    """A copy with one field, named by a dotted path, set to the value written in `text`."""
+class NoSuchField(ValueError, LookupError):
+    """A path that names a field which is not there."""
+
+
+def override(thing: Any, path: str, text: str, before: str = "") -> Any:
+    """A copy with one field, named by a dotted path, set to the value written in `text`.
+
+    `before` is the part of the path that led here, for messages.
+    """
     head, _, rest = path.partition(".")
+    here = before + head
     if isinstance(thing, tuple) and head.isdigit() and int(head) < len(thing):
         at = int(head)
-        return (*thing[:at], _set(thing[at], rest, text, path), *thing[at + 1 :])
+        return (*thing[:at], _set(thing[at], rest, text, here), *thing[at + 1 :])
     if not dataclasses.is_dataclass(thing):
-        raise ValueError(f"{path!r} leads into {thing!r}, which has no fields. Stop at the field before it.")
+        raise NoSuchField(f"{here!r} leads into {thing!r}, which has no fields. Stop at the field before it.")
     names = [f.name for f in dataclasses.fields(thing)]
     if head not in names:
-        raise ValueError(f"{type(thing).__name__} has no field {head!r}.{suggest(head, names)}")
-    return dataclasses.replace(thing, **{head: _set(getattr(thing, head), rest, text, path)})
+        raise NoSuchField(f"{type(thing).__name__} has no field {head!r}.{suggest(head, names)}")
+    return dataclasses.replace(thing, **{head: _set(getattr(thing, head), rest, text, here)})
 
 
-def _set(old: Any, rest: str, text: str, path: str) -> Any:
-    return override(old, rest, text) if rest else parse_as(old, text, path)
+def _set(old: Any, rest: str, text: str, here: str) -> Any:
+    return override(old, rest, text, f"{here}.") if rest else parse_as(old, text, here)
 
 
 def parse_as(old: Any, text: str, path: str) -> Any:

@@ -65,6 +65,10 @@ def verdict(holds: bool | None) -> tuple[str, str, str]:
     return ("yes", "✓", "holds") if holds else ("no", "✗", "does not hold")
 
 
+def _holds(claim: Mapping[str, Any]) -> bool | None:
+    return None if claim.get("holds") is None else bool(claim["holds"])
+
+
 def _badge(holds: bool | None, count: int | None = None) -> str:
     kind, symbol, words = verdict(holds)
     number = "" if count is None else f"{count} "
@@ -76,7 +80,7 @@ def _summary(sections: Sequence[Section], anchors: Sequence[str]) -> str:
         return "<p>There are no results yet.</p>"
     items = []
     for section, anchor in zip(sections, anchors, strict=True):
-        found = [verdict(claim.get("holds")) for claim in section.claims]
+        found = [verdict(_holds(claim)) for claim in section.claims]
         counts = [(holds, found.count(verdict(holds))) for holds in (True, False, None)]
         badges = " ".join(_badge(holds, count) for holds, count in counts if count) or "no claim checked"
         items.append(f'<li><a href="#{anchor}">{escape(section.title)}</a> <span>{badges}</span></li>')
@@ -109,7 +113,7 @@ def _figure(caption: str, png: bytes, alt: str) -> str:
     width, height = (int.from_bytes(png[at : at + 4], "big") * 96 // _DPI for at in (16, 20))
     source = f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
     image = f'<img src="{source}" width="{width}" height="{height}" alt="{escape(alt)}">'
-    return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
+    return f"<figure>{_wide(image)}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def _claim(claim: Mapping[str, Any]) -> str:
@@ -126,7 +130,7 @@ def _claim(claim: Mapping[str, Any]) -> str:
         rows.append(f"<dt>Repeat</dt><dd><code>{escape(str(claim['command']))}</code></dd>")
     name = f" <code>{escape(str(claim['name']))}</code>" if claim.get("name") else ""
     text = escape(str(claim.get("claim", "")))
-    return f"<li>{_badge(claim.get('holds'))}<p>{text}{name}</p><dl>{''.join(rows)}</dl></li>"
+    return f"<li>{_badge(_holds(claim))}<p>{text}{name}</p><dl>{''.join(rows)}</dl></li>"
 
 
 def _settings(settings: Mapping[str, Mapping[str, Any]]) -> str:
@@ -164,12 +168,20 @@ def _table(header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
     for first, *rest in (row for row in rows if len(row)):
         cells = [f'<th scope="row">{escape(_value(first))}</th>', *(_cell(cell) for cell in rest)]
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f'<div class="scroll"><table>{top}<tbody>{"".join(lines)}</tbody></table></div>'
+    return _wide(f"<table>{top}<tbody>{''.join(lines)}</tbody></table>")
 
 
 def _cell(cell: Any) -> str:
-    number = isinstance(cell, int | float) and not isinstance(cell, bool)
-    return f"<td{' class=number' if number else ''}>{escape(_value(cell))}</td>"
+    if isinstance(cell, bool) or not isinstance(cell, int | float):
+        text = _value(cell)
+        kind = ' class="long"' if len(text) > 40 else ""
+        return f"<td{kind}>{escape(text)}</td>"
+    return f'<td class="number">{cell if isinstance(cell, int) else format(cell, ".4g")}</td>'
+
+
+def _wide(inside: str) -> str:
+    """Something that may be wider than a small screen: it scrolls by itself, by keyboard too."""
+    return f'<div class="scroll" tabindex="0">{inside}</div>'
 
 
 def _details(title: str, inside: str) -> str:
@@ -179,8 +191,6 @@ def _details(title: str, inside: str) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, list | tuple | range):
         return ", ".join(map(_value, value))
-    if isinstance(value, float):
-        return f"{value:.6g}"
     return (
         {None: "none", True: "yes", False: "no"}[value]
         if value is None or isinstance(value, bool)
@@ -193,43 +203,61 @@ def _spoken(key: str) -> str:
 
 
 _PAGE = """<!DOCTYPE html>
-<html lang="en"> <head> <meta charset="utf-8"> <meta name="viewport" content="width=device-width,
-initial-scale=1"> <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:;
-style-src 'unsafe-inline'"> <meta name="color-scheme" content="light dark"> <title>{title}</title>
-<style>{style}</style> </head> <body> <main> {body} </main> </body> </html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
 """
 
 _STYLE = """
 :root { --back: #fff; --ink: #1c1c1e; --soft: #5a5a60; --line: #d9d9de; --panel: #f6f6f8; --link: #0057a3;
   --yes: #00614a; --no: #a33a00; --unknown: #55555c; }
-@media (prefers-color-scheme: dark) { :root { --back: #17181b; --ink: #e8e8ea; --soft: #a8a8b0; --line:
-#3a3b41;
-  --panel: #202126; --link: #7cc4ff; --yes: #4fd1ab; --no: #ff9d66; --unknown: #b9b9c2; } }
+@media (prefers-color-scheme: dark) { :root { --back: #17181b; --ink: #e8e8ea; --soft: #a8a8b0;
+  --line: #3a3b41; --panel: #202126; --link: #7cc4ff; --yes: #4fd1ab; --no: #ff9d66; --unknown: #b9b9c2; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--ink);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
-main { max-width: 46rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; overflow-wrap: break-word; } h1 {
-font-size: 1.6rem; line-height: 1.2; margin: 0 0 1rem; } h2 { font-size: 1.3rem; line-height: 1.25;
-margin: 3rem 0 .5rem; padding-top: 1rem; border-top: 1px solid var(--line); } h3 { font-size: 1rem;
-margin: 1.75rem 0 .5rem; } p { margin: .5rem 0; } a { color: var(--link); } code { font: .85em
-ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; overflow-wrap: anywhere; } h2 code, .claims
-p code { color: var(--soft); font-weight: normal; } figure { margin: 1.25rem 0; } img { display: block;
-max-width: 100%; height: auto; background: #fff; border-radius: 4px; } figcaption { font-size: .875rem;
-color: var(--soft); margin-top: .5rem; } .summary, .claims { list-style: none; margin: 0; padding: 0; }
-.summary li { display: flex; flex-wrap: wrap; gap: .25rem 1rem; justify-content: space-between; padding:
-.4rem 0;
+main { max-width: 46rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; overflow-wrap: break-word; }
+h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 1rem; }
+h2 { font-size: 1.3rem; line-height: 1.25; margin: 3rem 0 .5rem; padding-top: 1rem;
+  border-top: 1px solid var(--line); }
+h3 { font-size: 1rem; margin: 1.75rem 0 .5rem; }
+p { margin: .5rem 0; }
+a { color: var(--link); }
+code { font: .85em ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; overflow-wrap: anywhere; }
+h2 code, .claims p code { color: var(--soft); font-weight: normal; }
+figure { margin: 1.25rem 0; }
+img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
+figcaption { font-size: .875rem; color: var(--soft); margin-top: .5rem; }
+.summary, .claims { list-style: none; margin: 0; padding: 0; }
+.summary li { display: flex; flex-wrap: wrap; gap: .25rem 1rem; justify-content: space-between;
+  padding: .4rem 0; border-bottom: 1px solid var(--line); }
+.verdict { display: inline-block; font-size: .875rem; font-weight: 600; margin-right: .5rem; }
+.yes { color: var(--yes); } .no { color: var(--no); } .unknown { color: var(--unknown); }
+.claims li { background: var(--panel); border-radius: 6px; padding: .75rem 1rem; margin: .75rem 0; }
+.claims p { margin: .25rem 0 .5rem; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: 0; font-size: .875rem; }
+dt { color: var(--soft); } dd { margin: 0; min-width: 0; }
+.scroll { overflow-x: auto; margin: .5rem 0 1rem; }
+table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; vertical-align: top; padding: .3rem 1rem .3rem 0; white-space: pre;
   border-bottom: 1px solid var(--line); }
-.verdict { display: inline-block; font-size: .875rem; font-weight: 600; white-space: nowrap; margin-right:
-.5rem; } .yes { color: var(--yes); } .no { color: var(--no); } .unknown { color: var(--unknown); } .claims
-li { background: var(--panel); border-radius: 6px; padding: .75rem 1rem; margin: .75rem 0; } .claims p {
-margin: .25rem 0 .5rem; } dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem;
-margin: 0; font-size: .875rem; } dt { color: var(--soft); } dd { margin: 0; min-width: 0; } .scroll {
-overflow-x: auto; margin: .5rem 0 1rem; } table { border-collapse: collapse; font-size: .875rem;
-font-variant-numeric: tabular-nums; } th, td { text-align: left; vertical-align: top; padding: .3rem 1rem
-.3rem 0; border-bottom: 1px solid var(--line);
-  white-space: pre-line; }
+td.long { white-space: pre-line; min-width: 14rem; }
 thead th { color: var(--soft); font-weight: 600; } tbody th { font-weight: 500; }
 td.number { text-align: right; }
 details { margin: .75rem 0; } summary { cursor: pointer; font-weight: 600; }
-@media (max-width: 30rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .35rem; } }
+@media (max-width: 30rem) { figure img { max-width: none; } dl { grid-template-columns: 1fr; gap: 0; }
+  dd { margin-bottom: .35rem; } }
 """

@@ -49,19 +49,34 @@ class VisitMap(Watch):
 
 
 class FirstReward(Watch):
-    """The iteration in which a reward of at least `least` was first paid; NaN until then."""
+    """The iteration in which a reward between `least` and `most` was first paid; 0 until then."""
 
+    name: str = eqx.field(static=True, default="first_reward")
     least: float = 0.5
+    most: float = jnp.inf
 
     def init(self, key, spec):
-        return jnp.full((), jnp.nan)
+        return jnp.zeros((), jnp.int32)
 
     def update(self, seen, batch, k):
-        hit = (batch.reward >= self.least).any()
-        return jnp.where(hit & jnp.isnan(seen), k.astype(seen.dtype), seen)
+        paid = ((batch.reward >= self.least) & (batch.reward <= self.most)).any()
+        return jnp.where(paid & (seen == 0), k, seen)
 
     def read(self, seen, scene):
-        return {"first_reward": seen}
+        return {self.name: seen}
+
+
+class LastVisit(Watch):
+    """The iteration in which each pair (s, a) was last visited; 0 for never. Discrete observations."""
+
+    def init(self, key, spec):
+        return jnp.zeros((spec.obs.n, spec.action.n), jnp.int32)
+
+    def update(self, seen, batch, k):
+        return seen.at[batch.obs, batch.action].set(k)
+
+    def read(self, seen, scene):
+        return {"last_visit": seen}
 
 
 class BonusTable(Watch):

@@ -12,8 +12,8 @@ AGENTS: dict[str, Callable[[], Agent]] = {
     "value-iteration": ValueIteration,
     "ppo-model": ModelPPO,
     "q-learning": QLearning,
-    "greedy": lambda: ValueIteration(initial=0.0),
-    "epsilon-greedy": lambda: ValueIteration(initial=0.0, epsilon=0.1),
+    "greedy": lambda: ValueIteration(initial=0.0, monotone=0.0),
+    "epsilon-greedy": lambda: ValueIteration(initial=0.0, monotone=0.0, epsilon=0.1),
     "uniform": Uniform,
 }
 

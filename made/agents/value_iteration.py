@@ -23,17 +23,17 @@ class ValueIteration(Agent):
 
         Q <- min(r_k + gamma P_k V, V_max),   V = max_a Q
 
-    `sweeps` backups after each batch, warm-started at the last Q. He et al. make one backup after every step and also
-    keep Q from ever rising, Q <- min(Q, ...); `monotone=1` does that too, and then a bonus that recovers has no effect.
+    `sweeps` backups after each batch, warm-started at the last Q; He et al. make one after every step. As there, Q never
+    rises, Q <- min(Q, ...), so a bonus that recovers has no effect; `monotone=0` leaves that out.
     `initial` is the value of a pair never tried: V_max is optimism; 0 gives the greedy floor, and with `epsilon` > 0
-    the epsilon-greedy one.
+    the epsilon-greedy one (both with `monotone=0`: from zero nothing could rise).
     """
 
     gamma: float = 0.99
     v_max: float = 1.0
     initial: float = 1.0
     epsilon: float = 0.0
-    monotone: float = 0.0  # a number, so that both forms are lanes of one program
+    monotone: float = 1.0  # a number, so that both forms are lanes of one program
     sweeps: int = eqx.field(static=True, default=12)
 
     def init(self, key, spec):

@@ -7,12 +7,12 @@ The seeds are on the first axis of `values` everywhere, as in `Table.curves`.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-Statistic = Callable[..., np.ndarray]  # f(values, axis=-1): values with that axis reduced
+Statistic = Callable[..., Any]  # f(values, axis=-1): values with that axis reduced
 
 _CELLS = 2_000_000  # resampled numbers held at once: bounds the memory taken by long curves
 
@@ -35,11 +35,13 @@ class Interval(NamedTuple):
     def __str__(self) -> str:
         if np.ndim(self.estimate):
             return f"Interval of shape {np.shape(self.estimate)} over {self.n} seeds"
+        if np.isposinf(self.low):
+            return "not reached"
         ends = "one seed, no interval" if np.isnan(self.low) else f"{_number(self.low)}, {_number(self.high)}"
         return f"{_number(self.estimate)} [{ends}]"
 
 
-def iqm(values: ArrayLike, axis: int = -1) -> np.ndarray:
+def iqm(values: ArrayLike, axis: int = -1) -> np.ndarray | np.floating:
     """The interquartile mean: the mean of the middle half of the sorted values.
 
         iqm = 2 * integral of the empirical quantile function over [1/4, 3/4]
@@ -51,15 +53,16 @@ def iqm(values: ArrayLike, axis: int = -1) -> np.ndarray:
     ordered = np.moveaxis(np.sort(np.asarray(values, np.float64), axis), axis, -1)
     n = ordered.shape[-1]
     weights = np.diff(np.clip(4 * np.arange(n + 1), n, 3 * n)) / (2 * n)
-    return ordered @ weights
+    middle = ordered[..., n // 2]  # weighing deviations from it keeps equal values exactly equal
+    return middle + np.sum((ordered - middle[..., None]) * weights, axis=-1)
 
 
-def mean(values: ArrayLike, axis: int = -1) -> np.ndarray:
+def mean(values: ArrayLike, axis: int = -1) -> np.ndarray | np.floating:
     """The arithmetic mean along `axis`."""
     return np.mean(np.asarray(values, np.float64), axis)
 
 
-def median(values: ArrayLike, axis: int = -1) -> np.ndarray:
+def median(values: ArrayLike, axis: int = -1) -> np.ndarray | np.floating:
     """The median along `axis`; the mean of the two middle values for an even number of them."""
     return np.median(np.asarray(values, np.float64), axis)
 
@@ -88,14 +91,14 @@ def _over_seeds(
 ) -> Interval:
     _check(resamples, level)
     n = len(values)
-    columns = values.reshape(n, -1).T
+    columns = np.ascontiguousarray(values.reshape(n, -1).T)
     estimate = np.asarray(reduce(columns, axis=-1), np.float64)
     low = high = np.full(estimate.shape, np.nan)
     if n > 1:
         draws = rng.integers(n, size=(resamples, n))
         width = max(1, _CELLS // draws.size)
         parts = [columns[i : i + width] for i in range(0, len(columns), width)]
-        ends = [_ends(reduce(part[:, draws], axis=-1), level) for part in parts]
+        ends = [_ends(reduce(np.take(part, draws, axis=1), axis=-1), level) for part in parts]
         low, high = np.concatenate([e[0] for e in ends]), np.concatenate([e[1] for e in ends])
     shape = values.shape[1:]
     return Interval(_plain(estimate, shape), _plain(low, shape), _plain(high, shape), n, level)
@@ -203,7 +206,9 @@ class Times(NamedTuple):
         return line + (f" within {self.times[self.censored].max():g}" if self.censored.any() else "")
 
 
-def time_to_threshold(steps: ArrayLike, curves: ArrayLike, threshold: float, direction: str = "up") -> Times:
+def time_to_threshold(
+    steps: ArrayLike, curves: ArrayLike, threshold: float | int, direction: str = "up"
+) -> Times:
     """The first recorded step at which each seed's curve is at or past the threshold.
 
     `steps` is [T] and `curves` [n_seeds, T]; direction "up" means value >= threshold, "down" value <=
@@ -267,4 +272,6 @@ def _plain(array: np.ndarray, shape: tuple[int, ...]) -> float | np.ndarray:
 
 
 def _number(value: float | np.ndarray) -> str:
-    return "not reached" if np.isposinf(value) else f"{float(value):.4g}"
+    if np.isposinf(value):
+        return "not reached"
+    return f"{value:.0f}" if 1e4 <= abs(value) < 1e8 else f"{value:.4g}"

@@ -114,7 +114,7 @@ def style() -> Any:
 
 
 def figure(
-    rows: int = 1, columns: int = 1, *, width: float = PAGE, height: float = 2.4, **options: Any
+    rows: int = 1, columns: int = 1, *, width: float | int = PAGE, height: float | int = 2.4, **options: Any
 ) -> tuple["Figure", np.ndarray]:
     """An empty figure, `width` inches wide and `height` inches a row, and its axes [rows, columns].
 
@@ -191,8 +191,8 @@ def bars(
             ax.plot(seen[~cut], above[~cut], marker=".", alpha=0.5, markeredgewidth=0, **dots)
             if cut.any():
                 ax.plot(np.max(seen), row - 0.26, marker=">", fillstyle="none", **dots)
-                note = f"{cut.sum()} of {len(cut)} not reached"
-                ax.annotate(note, (np.max(seen), row + 0.08), ha="right", va="top", color="#444444")
+                beside = {"xycoords": ("axes fraction", "data"), "va": "center", "color": "#444444"}
+                ax.annotate(f"{cut.sum()} of {len(cut)}\nnot reached", (1.02, row), **beside)
             ends = np.minimum(
                 np.array([found.low, found.high]), np.max(seen)
             )  # NaN, of one seed, draws nothing
@@ -301,7 +301,7 @@ def step_axis(ax: "Axes") -> None:
     """Label the x axis in thousands and millions of steps: 50k, 1.5M."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     ax.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 

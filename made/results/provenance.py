@@ -15,7 +15,7 @@ from typing import Any
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def provenance(started: float, wall_s: float, lanes: int = 1) -> dict[str, Any]:
+def provenance(started: float | int, wall_s: float | int, lanes: int = 1) -> dict[str, Any]:
     """What made a result, as plain data for run.json.
 
     `started` is the time of `time.time()` at the start, `wall_s` the duration in seconds of the program

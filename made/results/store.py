@@ -44,6 +44,7 @@ class Scale(StrEnum):
     """
 
     SMOKE = "smoke"  # seconds: does it run at all
+    DEMO = "demo"  # two minutes on two cores: `small`, cut to fit
     SMALL = "small"  # minutes on two cores
     GPU = "gpu"  # pieces of ten minutes on one accelerator
     PAPER = "paper"  # the paper's budget
@@ -138,7 +139,7 @@ class Store:
         _clean(target.parent)
         return self._place(files, target)
 
-    def table(self, experiment: str, scale: Scale, run_ids: Mapping[str, str] | None = None) -> Table:
+    def table(self, experiment: str, scale: Scale | str, run_ids: Mapping[str, str] | None = None) -> Table:
         """The recorded values of an experiment.
 
         With `run_ids` (label to run-id), only those labels and configurations, in that order. Without it
@@ -157,7 +158,7 @@ class Store:
             wanted += [folder for folder in folders if folder.name.rpartition("-s")[0] == run_id]
         return Table(record for folder in wanted if (record := self._read(folder)) is not None)
 
-    def runs(self, experiment: str, scale: Scale) -> list[dict[str, Any]]:
+    def runs(self, experiment: str, scale: Scale | str) -> list[dict[str, Any]]:
         """The run.json of every undamaged run, all configurations, sorted by label, run-id and seed."""
         labels = _visible(self._scale(experiment, scale))
         read = [self._read(folder, numbers=False) for label in labels for folder in _visible(label)]
@@ -172,7 +173,7 @@ class Store:
         """The experiments that have a folder here."""
         return [folder.name for folder in _visible(self.root)]
 
-    def _scale(self, experiment: str, scale: Scale) -> Path:
+    def _scale(self, experiment: str, scale: Scale | str) -> Path:
         _demand_name("experiment", experiment)
         return self.root / experiment / Scale(scale).value
 
@@ -246,7 +247,8 @@ def _read(folder: Path, numbers: bool) -> Record:
         raise _Damaged(f"run.json lacks {', '.join(wrong)}")
     if run["format"] > FORMAT:
         raise _Damaged(f"run.json has format {run['format']} but this made reads up to {FORMAT}")
-    if (_label(folder.parent.name), folder.name) != (run["label"], f"{run['run_id']}-s{run['seed']}"):
+    label = unquote(folder.parent.name.replace("__", "/"))
+    if (label, folder.name) != (run["label"], f"{run['run_id']}-s{run['seed']}"):
         raise _Damaged(f"run.json is of {run['label']!r}, {run['run_id']}-s{run['seed']}, not of this folder")
     content = {"metrics.csv": b""} | {n: b"" for n in run["files"] if n == "arrays.safetensors"}
     for name in content:  # only these two names are ever opened, whatever run.json says
@@ -278,19 +280,14 @@ def _escaped(label: str) -> str:
     return name
 
 
-def _label(name: str) -> str:
-    return unquote(name.replace("__", "/"))
-
-
 def _demand_name(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be an {what}: use letters, digits, '.', '_', '+' and '-' only.")
 
 
 def _visible(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(Path(e.path) for e in os.scandir(folder) if e.is_dir() and not e.name.startswith("."))
+    entries = os.scandir(folder) if folder.is_dir() else ()
+    return sorted(Path(e.path) for e in entries if e.is_dir() and not e.name.startswith("."))
 
 
 def _clean(folder: Path) -> None:

@@ -18,10 +18,14 @@ class Family(Protocol):
 
 
 class RandomTabular(Environment):
-    """The MDP drawn from a family once for each run; episodes end in its absorbing states or at the horizon."""
+    """An MDP drawn from a family once for each run; episodes end in its absorbing states or at the horizon.
+
+    With `shuffled=False` every run has the family's plain member, `draw(None)`.
+    """
 
     family: Family
     horizon: int = eqx.field(static=True, default=100)
+    shuffled: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
         if self.horizon < 1:
@@ -33,7 +37,7 @@ class RandomTabular(Environment):
         return _spec(n_states, n_actions, self.horizon)
 
     def settle(self, key):
-        return Tabular(self.family.draw(key), self.horizon)
+        return Tabular(self.family.draw(key if self.shuffled else None), self.horizon)
 
     def reset(self, key):
         raise ValueError("RandomTabular is a family of MDPs: call settle(key) first, as made.run.start does.")

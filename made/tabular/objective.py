@@ -107,31 +107,29 @@ def maximise(
     gradient = jax.grad(objective)
     speck = jnp.finfo(mdp.P.dtype).eps  # a visit rarer than this is none
 
-    def vertices(g: Density, d: Density, near: tuple[Array, Array]) -> tuple[Density, Density, tuple[Array, Array]]:
-        used = (d > 0) | (jnp.sum(d, -1, keepdims=True) <= 0)
-        best = policy_iteration(mdp.with_reward(g), near[0])
-        start = jnp.where(_taken(used, near[1]), near[1], jnp.argmax(used, -1))
-        worst = policy_iteration(mdp.with_reward(-g), start, used)
-        up, down = (occupancy(mdp, plan.policy) for plan in (best, worst))
-        return up, down, (best.actions, worst.actions)
-
-    def advance(loop):
-        found, near, up, down = loop
-        u = up - down
-        reach = jnp.min(jnp.where(u < 0, found.d / jnp.where(u < 0, -u, 1), jnp.inf))
-        d = found.d + _line_search(gradient, found.d, u, reach) * u
+    def move(d: Density, u: Density) -> Density:
+        reach = jnp.min(jnp.where(u < 0, d / jnp.where(u < 0, -u, 1), jnp.inf))
+        d = d + _line_search(gradient, d, u, reach) * u
         # Back on the flow constraints, which rounding leaves.
-        d = occupancy(mdp, policy_from_occupancy(jnp.where(d > speck, d, 0)))
+        return occupancy(mdp, policy_from_occupancy(jnp.where(d > speck, d, 0)))
+
+    def advance(loop: tuple[Optimum, Array, Array, Array]) -> tuple[Optimum, Array, Array, Array]:
+        """Judge d; if it is not good enough yet, and there is time, move it. The last round judges without moving."""
+        (d, _, _, moves), best, worst, _ = loop
         g = gradient(d)
-        up, down, near = vertices(g, d, near)
-        return Optimum(d, objective(d), jnp.sum(g * (up - d)), found.iterations + 1), near, up, down
+        used = (d > 0) | (jnp.sum(d, -1, keepdims=True) <= 0)
+        worst = jnp.where(_taken(used, worst), worst, jnp.argmax(used, -1))
+        top, bottom = policy_iteration(mdp.with_reward(g), best), policy_iteration(mdp.with_reward(-g), worst, used)
+        up, down = (occupancy(mdp, plan.policy) for plan in (top, bottom))
+        gap = jnp.sum(g * (up - d))
+        on = (gap > tolerance) & (moves < max_iterations)
+        found = Optimum(jnp.where(on, move(d, up - down), d), objective(d), gap, moves + on)
+        return found, top.actions, bottom.actions, on
 
     d = occupancy(mdp, uniform_policy(mdp))
-    g = gradient(d)
-    up, down, near = vertices(g, d, (jnp.argmax(g, -1), jnp.argmin(g, -1)))
-    first = Optimum(d, objective(d), jnp.sum(g * (up - d)), jnp.zeros((), int))
-    unfinished = lambda loop: (loop[0].gap > tolerance) & (loop[0].iterations < max_iterations)  # noqa: E731
-    return jax.lax.while_loop(unfinished, advance, (first, near, up, down))[0]
+    first = Optimum(d, objective(d), jnp.full_like(mdp.gamma, jnp.inf), jnp.zeros((), int))
+    choice = jnp.argmax(mdp.r, -1)
+    return jax.lax.while_loop(lambda loop: loop[3], advance, (first, choice, choice, jnp.array(True)))[0]
 
 
 def _taken(mask: Bool[Array, "S A"], actions: Int[Array, "S"]) -> Bool[Array, "S"]:

@@ -148,10 +148,9 @@ class Garnet(eqx.Module):
         S, A, pairs = self.S, self.A, self.S * self.A
         # The places of the largest of S uniforms are a uniform draw without replacement.
         _, reached = jax.lax.top_k(jax.random.uniform(k_next, (pairs, S)), self.branching)
-        chance = jax.random.dirichlet(k_prob, jnp.ones(self.branching), (pairs,))
+        chance = _flat_dirichlet(k_prob, (pairs, self.branching))
         P = jnp.zeros((pairs, S)).at[jnp.arange(pairs)[:, None], reached].set(chance).reshape(S, A, S)
-        rho = jax.random.dirichlet(k_start, jnp.ones(S))
-        return MDP(P, jax.random.uniform(k_reward, (S, A)), rho, self.gamma)
+        return MDP(P, jax.random.uniform(k_reward, (S, A)), _flat_dirichlet(k_start, (S,)), self.gamma)
 
 
 class DeepSea(eqx.Module):
@@ -197,6 +196,12 @@ ZOO = {
     "garnet": Garnet,
     "deepsea": DeepSea,
 }
+
+
+def _flat_dirichlet(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
+    """Uniform draws from the simplex: exponentials over their sum, which compile far sooner than a gamma sampler."""
+    parts = jax.random.exponential(key, shape)
+    return parts / jnp.sum(parts, -1, keepdims=True)
 
 
 def _check_size(family: str, name: str, value: Any, least: int) -> None:

@@ -1,0 +1,51 @@
+"""Benchmarks: `made bench NAME`. Adding one is a file here and a line in `BENCHES`."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from made.describe import suggest
+
+
+class Measure(NamedTuple):
+    """One measured number beside what it is compared with and what it should be."""
+
+    name: str
+    value: float
+    unit: str
+    baseline: float | None  # the same work done by the alternative, in the same unit, in the same run
+    ratio: float | None  # how many times better than the baseline
+    goal: str
+    met: bool | None  # None: nothing was asked for, or it could not be measured
+    device: str
+
+
+def _tabular() -> Iterator[Measure]:
+    """The demo's time and memory, the lock against a NumPy loop, Algorithm 1 by size."""
+    from made.bench import tabular
+
+    yield from tabular.measures()
+
+
+BENCHES: dict[str, Callable[[], Iterator[Measure]]] = {
+    "tabular": _tabular,
+}
+
+
+def run(name: str | None) -> list[Measure]:
+    """Every measure of a benchmark, or of all of them."""
+    if name is not None and name not in BENCHES:
+        raise ValueError(f"There is no benchmark {name!r}.{suggest(name, list(BENCHES))}")
+    chosen = BENCHES if name is None else {name: BENCHES[name]}
+    return [measure for measures in chosen.values() for measure in measures()]
+
+
+def as_text(measured: list[Measure]) -> str:
+    """The measures as a Markdown table, as docs/benchmarks.md has them."""
+    lines = ["| what | measured | beside | ratio | goal | met |", "|---|---|---|---|---|---|"]
+    for row in measured:
+        beside = "" if row.baseline is None else f"{row.baseline:,.4g} {row.unit}"
+        ratio = "" if row.ratio is None else f"{row.ratio:.1f}x"
+        met = {True: "yes", False: "no", None: ""}[row.met]
+        lines.append(f"| {row.name} | {row.value:,.4g} {row.unit} | {beside} | {ratio} | {row.goal} | {met} |")
+    devices = ", ".join(dict.fromkeys(row.device for row in measured))
+    return "\n".join([*lines, "", f"Measured on: {devices}."])

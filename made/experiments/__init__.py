@@ -1,0 +1,26 @@
+"""Experiments: one file each, found by being here. A module that defines `EXPERIMENT` is one."""
+
+import functools
+import importlib
+import pkgutil
+
+from made.describe import suggest
+from made.experiments.spec import Experiment
+
+
+@functools.cache
+def experiments() -> dict[str, Experiment]:
+    """Every experiment by name, in the order of the claims it settles."""
+    found = {}
+    for module in pkgutil.iter_modules(__path__):
+        loaded = importlib.import_module(f"{__name__}.{module.name}")
+        if hasattr(loaded, "EXPERIMENT"):
+            found[loaded.EXPERIMENT.name] = loaded.EXPERIMENT
+    return dict(sorted(found.items(), key=lambda item: min(claim.number for claim in item[1].claims)))
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of that name."""
+    if name not in experiments():
+        raise ValueError(f"There is no experiment {name!r}.{suggest(name, list(experiments()))}")
+    return experiments()[name]

@@ -1,0 +1,86 @@
+"""What an experiment is: what is run, how it is judged and how it is drawn, in one place."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from made.results.store import Scale
+from made.results.table import Table
+from made.trial import Trial
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Verdict(NamedTuple):
+    """Whether a claim holds in the recorded runs (None: this scale cannot tell), and the numbers it rests on."""
+
+    holds: bool | None
+    observed: str
+
+
+class Claim(NamedTuple):
+    """One testable sentence of the paper."""
+
+    number: int
+    name: str
+    text: str
+    where: str  # in the paper
+    check: Callable[[Table], Verdict]
+
+
+class Drawing(NamedTuple):
+    """A figure with its name and the words that belong under it."""
+
+    name: str
+    figure: "Figure"
+    caption: str
+
+
+class Experiment(NamedTuple):
+    """A study: its trials by label, its seeds, its claims and its figures."""
+
+    name: str
+    figure: str  # the label of the paper's figure or theorem
+    title: str
+    about: str
+    trials: Callable[[Scale], dict[str, Trial]]
+    seeds: Callable[[Scale], range]
+    claims: tuple[Claim, ...]
+    draw: Callable[[Table], list[Drawing]]
+    tables: Callable[[Table], list[tuple[str, list[str], list[list[str]]]]]
+    columns: tuple[str, ...] = ()  # the scalars worth storing; empty: all of them
+
+
+class Judged(NamedTuple):
+    """A claim with its verdict: one row of `made check`."""
+
+    claim: int
+    name: str
+    where: str
+    holds: bool | None
+    observed: str
+    scale: str
+    seeds: int
+    command: str
+
+
+def judge(experiment: Experiment, table: Table, scale: Scale, command: str) -> list[Judged]:
+    """Every claim of an experiment against what was recorded."""
+    seeds = max((len(table.seeds(label)) for label in table.labels()), default=0)
+    rows = []
+    for claim in experiment.claims:
+        verdict = claim.check(table) if seeds else Verdict(None, "nothing recorded yet")
+        rows.append(
+            Judged(claim.number, claim.name, claim.where, verdict.holds, verdict.observed, scale.value, seeds, command)
+        )
+    return rows
+
+
+def choose(scale: Scale, **by_scale: Any) -> Any:
+    """The entry for a scale; a scale without one takes the next smaller that has one."""
+    order = [Scale.SMOKE, Scale.DEMO, Scale.SMALL, Scale.PAPER]
+    at = order.index(scale if scale in order else Scale.PAPER)
+    for smaller in reversed(order[: at + 1]):
+        if smaller.value in by_scale:
+            return by_scale[smaller.value]
+    raise ValueError(f"Nothing was given for scale {scale.value} or a smaller one: {', '.join(by_scale)}.")

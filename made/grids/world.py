@@ -1,0 +1,117 @@
+"""What a grid is made of: one byte a cell, the tables that explain it, and the types that levels and states have.
+
+A code is `8 * kind + colour`. The kinds are numbered so that what the dynamics ask of a cell is a comparison:
+
+    kind   0      1     2     3      4          5    6     7    8 .. 13           14           15           16
+    what   empty  goal  lava  floor  open door  key  ball  box  box with a key    closed door  locked door  wall
+           `----- the agent may stand on it --'  `--- it can be picked up ---'    `-- nothing is seen through it --'
+
+A box with a key has one kind for each colour of the key inside. Code 0 is the empty cell.
+"""
+
+import abc
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Int, Key, UInt8, UInt32
+
+COLOURS = ("red", "green", "blue", "purple", "yellow", "grey")  # in the order of MiniGrid's colour indices
+RED, GREEN, BLUE, PURPLE, YELLOW, GREY = range(6)
+RIGHT, DOWN, LEFT, UP = range(4)
+
+EMPTY = 0
+GOAL = 8 * 1 + GREEN
+LAVA = 8 * 2 + RED
+FLOOR = 8 * 3  # + colour, as every name below that is not a whole code
+OPEN = 8 * 4
+KEY = 8 * 5
+BALL = 8 * 6
+BOX = 8 * 7
+KEYBOX = 8 * 8  # + 8 * the key's colour + the box's colour
+CLOSED = 8 * 14
+LOCKED = 8 * 15
+WALL = 8 * 16 + GREY
+UNSEEN = 255  # only in views: a cell that the agent cannot see
+NO_TARGET = 255  # the target of a level that is won by reaching its goal
+
+STANDABLE_BELOW = KEY  # code < this: the agent may stand on it
+OPAQUE_FROM = CLOSED  # code >= this: nothing is seen through it, and nothing picks it up
+
+KINDS = (
+    ("empty", "goal", "lava", "floor", "open door", "key", "ball", "box")
+    + tuple(f"box with a {colour} key" for colour in COLOURS)
+    + ("closed door", "locked door", "wall")
+)
+_TYPES = (1, 8, 9, 3, 4, 5, 6, 7, 7, 7, 7, 7, 7, 7, 4, 4, 2)  # MiniGrid's object index of each kind
+_ONLY = {0: RED, 1: GREEN, 2: RED, 16: GREY}  # the colour of a kind that comes in one only
+
+
+def _known() -> np.ndarray:
+    codes = [8 * kind + colour for kind in range(len(KINDS)) for colour in range(6)]
+    known = np.zeros(256, bool)
+    known[[code for code in codes if _ONLY.get(code // 8, code % 8) == code % 8]] = True
+    return known
+
+
+def _encoding() -> np.ndarray:
+    table = np.zeros((256, 3), np.uint8)
+    for code in np.flatnonzero(KNOWN):
+        kind = code // 8
+        table[code] = _TYPES[kind], code % 8, max(kind - 13, 0) if kind < 16 else 0
+    return table
+
+
+KNOWN = _known()  # [256] which bytes are the code of something
+ENCODING = _encoding()  # [256, 3] MiniGrid's (object, colour, state) of each code; zeros for the others and UNSEEN
+
+
+def name(code: int) -> str:
+    """The thing a code stands for, in words.
+
+    >>> name(KEYBOX + 8 * RED + GREY)
+    'grey box with a red key'
+    """
+    if not 0 <= code < 256 or not KNOWN[code]:
+        return f"nothing ({code} is no code)"
+    kind = code // 8
+    return KINDS[kind] if kind in _ONLY else f"{COLOURS[code % 8]} {KINDS[kind]}"
+
+
+class Level(NamedTuple):
+    """A task before its first step; leaves may have leading axes."""
+
+    grid: UInt8[Array, "*n H W"]  # row y, column x
+    x: Int[Array, "*n"]
+    y: Int[Array, "*n"]
+    direction: Int[Array, "*n"]  # RIGHT, DOWN, LEFT or UP
+    target: UInt8[Array, "*n"]  # the code of what must be picked up to win, or NO_TARGET where the goal must be reached
+
+
+class GridState(NamedTuple):
+    """One environment between two steps. `hash` is the grid's part of `made.grids.views.state_hash`."""
+
+    grid: UInt8[Array, "*n H W"]
+    x: Int[Array, "*n"]
+    y: Int[Array, "*n"]
+    direction: Int[Array, "*n"]
+    carrying: UInt8[Array, "*n"]  # the code of what is in hand; EMPTY for nothing
+    target: UInt8[Array, "*n"]
+    steps: Int[Array, "*n"]
+    hash: UInt32[Array, "*n 2"]
+
+
+class Maker(eqx.Module):
+    """Draws the levels of one task.
+
+    `width`, `height` and `see_through` must be static, since they decide what is compiled.
+    """
+
+    width: eqx.AbstractVar[int]
+    height: eqx.AbstractVar[int]
+    max_steps: eqx.AbstractVar[int]
+    see_through: ClassVar[bool] = False  # True where the package lets the agent see through walls: the Empty rooms only
+
+    @abc.abstractmethod
+    def levels(self, key: Key[Array, ""], n: int) -> Level:
+        """n levels, leaves [n, ...], each from the distribution of the package's generator."""

@@ -1,0 +1,117 @@
+"""What the commands do with experiments: run what is missing, judge, draw, report."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from made import report
+from made.describe import run_id
+from made.experiments.spec import Drawing, Experiment, Judged, judge
+from made.progress import meter
+from made.results import plot
+from made.results.provenance import merged
+from made.results.store import Scale, Store
+from made.results.table import Table
+from made.sweep import Group, configured, plan, sweep
+
+
+class Study(NamedTuple):
+    """An experiment at a scale, with the settings it was asked to change."""
+
+    experiment: Experiment
+    scale: Scale
+    settings: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """The command that makes these runs."""
+        changed = "".join(f" --set {setting}" for setting in self.settings)
+        return f"made run {self.experiment.name} --scale {self.scale.value}{changed}"
+
+
+def run(studies: Sequence[Study], store: Store, seeds: int | None = None) -> int:
+    """Run whatever the store lacks; returns how many runs were made."""
+    work: list[Group] = []
+    have = 0
+    for study in studies:
+        chosen = range(seeds) if seeds is not None else study.experiment.seeds(study.scale)
+        groups, done = plan(study.experiment, study.scale, chosen, store, study.settings)
+        work += groups
+        have += done
+    made = sum(len(group.jobs) for group in work)
+    if have:
+        print(f"{have} runs are stored already, {made} are to be made.")
+    if not work:
+        return 0
+    work.sort(key=lambda group: -group.work)
+    names = ", ".join(dict.fromkeys(group.experiment.name for group in work))
+    with meter(sum(group.work for group in work), "iterations", names) as progress:
+        for _ in sweep(work, store, progress.add):
+            pass
+    print(f"{made} runs made, {progress.total:,} iterations at {progress.speed()}, compiling included.")
+    return made
+
+
+def largest_scale(experiment: Experiment, store: Store) -> Scale | None:
+    """The largest scale at which the store has this experiment."""
+    recorded = store.scales(experiment.name)
+    order = [Scale.PAPER, Scale.GPU, Scale.SMALL, Scale.DEMO, Scale.SMOKE]
+    return next((scale for scale in order if scale in recorded), None)
+
+
+def load(study: Study, store: Store) -> tuple[Table, str | None]:
+    """The recorded table, and why it cannot be judged if it cannot."""
+    trials = configured(study.experiment, study.scale, study.settings)
+    table = store.table(study.experiment.name, study.scale, {label: run_id(trial) for label, trial in trials.items()})
+    have = {label: tuple(table.seeds(label)) for label in table.labels()}
+    if not have:
+        return table, f"nothing recorded; run: {study.command}"
+    missing = [label for label in trials if label not in have]
+    if missing or len(set(have.values())) > 1:
+        lacking = f"{len(missing)} of {len(trials)} configurations" if missing else "some seeds"
+        return table, f"incomplete, {lacking} are missing; the same command goes on from there: {study.command}"
+    return table, None
+
+
+def check(study: Study, store: Store) -> list[Judged]:
+    """Every claim of the study with its verdict."""
+    table, problem = load(study, store)
+    if problem:
+        return [
+            Judged(claim.number, claim.name, claim.where, None, problem, study.scale.value, 0, study.command)
+            for claim in study.experiment.claims
+        ]
+    return judge(study.experiment, table, study.scale, study.command)
+
+
+def draw(study: Study, store: Store, folder: Path) -> list[tuple[Drawing, Path]]:
+    """Draw the figures of the study into a folder, as PNG and SVG."""
+    table, problem = load(study, store)
+    if problem:
+        raise ValueError(f"{study.experiment.name} cannot be drawn: {problem}.")
+    return [(drawn, plot.save(drawn.figure, folder / drawn.name)[0]) for drawn in study.experiment.draw(table)]
+
+
+def section(study: Study, store: Store) -> report.Section:
+    """The study as a section of the report."""
+    table, problem = load(study, store)
+    judged = check(study, store)
+    texts = {claim.number: claim.text for claim in study.experiment.claims}
+    claims = [{**row._asdict(), "claim": f"Claim {row.claim}: {texts[row.claim]}."} for row in judged]
+    experiment = study.experiment
+    if problem:
+        return report.Section(experiment.name, experiment.title, experiment.about, claims=claims)
+    figures = [
+        (drawn.caption, plot.png(drawn.figure), f"Figure {drawn.name}: {drawn.caption}") for drawn in experiment.draw(table)
+    ]
+    runs = {label: table.runs(label) for label in table.labels()}
+    return report.Section(
+        experiment.name,
+        experiment.title,
+        experiment.about,
+        figures,
+        claims,
+        experiment.tables(table),
+        {label: runs[label][0]["description"] for label in runs},
+        merged(one["provenance"] for ones in runs.values() for one in ones),
+    )
