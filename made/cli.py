@@ -216,11 +216,13 @@ def _recorded(name: str, scale: str | None, settings: tuple[str, ...], store):
 def _publish(studies, store, folder: Path) -> int:
     from made import report, study
 
+    sections, judged = [], []
     for one in studies:
-        for _, path in study.draw(one, store, folder):
-            print(f"drawn: {path}")
-    judged = sorted((row for one in studies for row in study.check(one, store)), key=lambda row: row.claim)
-    page = report.write(folder / "index.html", [study.section(one, store) for one in studies])
+        section, rows = study.section(one, store, folder)
+        sections.append(section)
+        judged += rows
+    judged.sort(key=lambda row: row.claim)
+    page = report.write(folder / "index.html", sections)
     _tell(judged)
     _warn(store)
     print(f"The report, with figures, tables, settings and provenance: {page}")

@@ -54,8 +54,11 @@ def write(path: str | os.PathLike[str], sections: Sequence[Section], title: str 
     text = render(sections, title)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.parent / f".{target.name}-{os.getpid()}"
-    temporary.write_text(text, "utf-8")
-    return temporary.replace(target)
+    try:
+        temporary.write_text(text, "utf-8")
+        return temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def verdict(holds: bool | None) -> tuple[str, str, str]:

@@ -76,12 +76,13 @@ def load(study: Study, store: Store) -> tuple[Table, str | None]:
 def check(study: Study, store: Store) -> list[Judged]:
     """Every claim of the study with its verdict."""
     table, problem = load(study, store)
-    if problem:
-        return [
-            Judged(claim.number, claim.name, claim.where, None, problem, study.scale.value, 0, study.command)
-            for claim in study.experiment.claims
-        ]
-    return judge(study.experiment, table, study.scale, study.command)
+    return unjudged(study, problem) if problem else judge(study.experiment, table, study.scale, study.command)
+
+
+def unjudged(study: Study, problem: str) -> list[Judged]:
+    """The claims of a study whose runs are not there."""
+    rest = (None, problem, study.scale.value, 0, study.command)
+    return [Judged(claim.number, claim.name, claim.where, *rest) for claim in study.experiment.claims]
 
 
 def draw(study: Study, store: Store, folder: Path) -> list[tuple[Drawing, Path]]:
@@ -92,18 +93,20 @@ def draw(study: Study, store: Store, folder: Path) -> list[tuple[Drawing, Path]]
     return [(drawn, plot.save(drawn.figure, folder / drawn.name)[0]) for drawn in study.experiment.draw(table)]
 
 
-def section(study: Study, store: Store) -> report.Section:
-    """The study as a section of the report."""
+def section(study: Study, store: Store, folder: Path | None = None) -> tuple[report.Section, list[Judged]]:
+    """The study as a section of the report, with its verdicts; its figures also go to `folder`, where one is given."""
     table, problem = load(study, store)
-    judged = check(study, store)
-    texts = {claim.number: claim.text for claim in study.experiment.claims}
-    claims = [{**row._asdict(), "claim": f"Claim {row.claim}: {texts[row.claim]}."} for row in judged]
     experiment = study.experiment
+    judged = unjudged(study, problem) if problem else judge(experiment, table, study.scale, study.command)
+    texts = {claim.number: claim.text for claim in experiment.claims}
+    claims = [{**row._asdict(), "claim": f"Claim {row.claim}: {texts[row.claim]}."} for row in judged]
     if problem:
-        return report.Section(experiment.name, experiment.title, experiment.about, claims=claims)
-    figures = [
-        (drawn.caption, plot.png(drawn.figure), f"Figure {drawn.name}: {drawn.caption}") for drawn in experiment.draw(table)
-    ]
+        return report.Section(experiment.name, experiment.title, experiment.about, claims=claims), judged
+    figures = []
+    for drawn in experiment.draw(table):
+        if folder is not None:
+            print(f"drawn: {plot.save(drawn.figure, folder / drawn.name)[0]}")
+        figures.append((drawn.caption, plot.png(drawn.figure, dpi=150), f"Figure {drawn.name}: {drawn.caption}"))
     runs = {label: table.runs(label) for label in table.labels()}
     return report.Section(
         experiment.name,
@@ -114,4 +117,4 @@ def section(study: Study, store: Store) -> report.Section:
         experiment.tables(table),
         {label: runs[label][0]["description"] for label in runs},
         merged(one["provenance"] for ones in runs.values() for one in ones),
-    )
+    ), judged

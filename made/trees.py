@@ -32,7 +32,13 @@ def over_leading(fn: Callable, axes: int) -> Callable:
 
 def stack(trees: Sequence[PyTree]) -> PyTree:
     """One tree whose leaves have a new leading axis, from trees of the same structure."""
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)
+
+    def join(*leaves) -> Array:
+        whole = jnp.stack([jnp.asarray(leaf) for leaf in leaves])
+        is_key = jax.dtypes.issubdtype(whole.dtype, jax.dtypes.prng_key)
+        return whole if is_key else whole.astype(whole.dtype)  # Python numbers leave a weak type, which recompiles
+
+    return jax.tree.map(join, *trees)
 
 
 def index(tree: PyTree, i: int | Array) -> PyTree:

@@ -51,13 +51,13 @@ class Ascent(Trial):
 
 def etas(scale: Scale) -> dict[str, tuple[float, ...]]:
     """Step sizes; the paper names none."""
-    wide = {"simplex": (0.03, 0.1, 0.3, 1.0), "softmax": (1.0, 3.0, 10.0, 30.0)}
+    wide = {"simplex": (0.03, 0.1, 0.3, 1.0, 3.0), "softmax": (0.3, 1.0, 3.0, 10.0, 30.0)}
     return choose(scale, smoke={"simplex": (0.3,), "softmax": (10.0,)}, demo=wide)
 
 
 def trials(scale: Scale) -> dict[str, Trial]:
     length = {"iterations": choose(scale, smoke=60, demo=3000, small=6000, paper=20000)}
-    length["every"] = choose(scale, smoke=10, demo=10, paper=20)
+    length["every"] = choose(scale, smoke=10, demo=5, paper=20)
     runs: dict[str, Trial] = {}
     for parameterisation, sizes in etas(scale).items():
         for eta in sizes:
@@ -149,8 +149,8 @@ def draw(table: Table) -> list[Drawing]:
     rows = list(dict.fromkeys(tuple(s.split("/")[:2]) for s in settings(table)))
     sizes = [[s for s in settings(table) if s.startswith("/".join(row) + "/")] for row in rows]
     fig, axes = plot.figure(len(rows), max(map(len, sizes)), height=1.6, sharey=True)
-    for axes_row, (parameterisation, start), line in zip(axes, rows, sizes, strict=True):
-        for ax, setting in zip(axes_row, line, strict=False):
+    for i, ((parameterisation, start), line) in enumerate(zip(rows, sizes, strict=True)):
+        for ax, setting in zip(axes[i], line, strict=False):
             for method in METHODS:
                 steps, curves = table.curves(f"{setting}/{method}", "share")
                 look = plot.style_of(method)
@@ -158,7 +158,7 @@ def draw(table: Table) -> list[Drawing]:
             plot.log_axis(ax)
             size = setting.split("/")[2].replace("eta=", "step size ")
             left = f"{parameterisation}\n{start} start" if setting is line[0] else ""
-            plot.title(ax, size, x="gradient steps" if axes_row is axes[-1] else "", y=left)
+            plot.title(ax, size, x="gradient steps" if i == len(rows) - 1 else "", y=left)
     plot.legend(fig)
     text = (
         "Chain MDP, H=8: J as a share of V* under exact gradients, tau_k = 0.1/sqrt(k). The timid start takes a_1 with "

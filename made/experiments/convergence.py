@@ -29,6 +29,7 @@ VARIED = {
     "c=1": {"c": 1.0},
     "c=0.5": {"c": 0.5},
     "c=0": {"c": 0.0},
+    "c=0, tau=0.9, lam=0.01": {"c": 0.0, "tau": 0.9, "lam": 0.01},
     "eps_p=0.05": {"eps_p": 0.05},
     "eps_d=0.01": {"eps_d": 0.01},
     "both errors": {"eps_p": 0.05, "eps_d": 0.01},
@@ -76,8 +77,7 @@ def trials(scale: Scale) -> dict[str, Trial]:
     length = {"iterations": choose(scale, smoke=20, demo=300, small=600, paper=2000)}
     length["every"] = length["iterations"] // choose(scale, smoke=2, demo=15, small=20)
     runs: dict[str, Trial] = {name: Solve(Algorithm1(**BASE | varied), family, **length) for name, varied in VARIED.items()}
-    solver, K = settings_for(EPS, S, A, GAMMA, lam=0.1)
-    runs["theorem"] = Solve(solver, family, iterations=2 * K, every=K)
+    runs["theorem"] = Solve(settings_for(EPS, S, A, GAMMA, lam=0.1)[0], family, **length)
     return runs
 
 
@@ -104,10 +104,12 @@ def theorem_holds(table: Table) -> Verdict:
         worst = max(worst, ratio)
         said.append(f"{one} {gap[:, -1].mean():.1e} ({ratio:.1e} of the bound)")
     steps, gap = table.curves("theorem", "gap")
-    reached = float(gap[:, 0].max())
+    asked = settings_for(EPS, S, A, GAMMA, lam=0.1)[1]
+    enough = int(np.argmax(steps >= asked))  # the first recording after the K that the theorem asks for
+    reached = float(gap[:, enough:].max())
     observed = (
         f"largest share of the bound {worst:.1e}; final gaps: {'; '.join(said)}. Settings for eps={EPS}: gap {reached:.1e} "
-        f"after K={steps[0]} iterations, tau={table.runs('theorem')[0]['description']['solver']['tau']:.1e}"
+        from K={steps[enough]} on (asked for: {asked}), tau={table.runs('theorem')[0]['description']['solver']['tau']:.1e}"
     )
     if len(table.seeds("exact")) < judging.FEWEST_SEEDS:
         return Verdict(None, observed)
@@ -130,13 +132,12 @@ def return_becomes_optimal(table: Table) -> Verdict:
 def draw(table: Table) -> list[Drawing]:
     panels = {
         "step weight": ("exact", "eta=0.1", "eta=0.3"),
-        "temperature and smoothing": ("exact", "lam=0.01", "tau=0.5", "c=1", "c=0.5"),
+        "temperature": ("exact", "c=0.5", "c=0", "c=0, tau=0.9, lam=0.01"),
         "oracles that err": ("exact", "eps_p=0.05", "eps_d=0.01", "both errors"),
     }
     fig, axes = plot.figure(2, 3, height=2.3, sharex=True)
     for column, (title, names) in enumerate(panels.items()):
-        for one in names:
-            look = plot.style_of(one)
+        for one, look in zip(names, map(plot.style_of, ("none", "hoeffding", "made", "inverse")), strict=False):
             text = "eta=0.03, lam=0.1, tau=0.1, c=2" if one == "exact" else one
             for row, metric in enumerate(("gap", "J_gap")):
                 steps, curves = table.curves(one, metric)
@@ -149,7 +150,7 @@ def draw(table: Table) -> list[Drawing]:
             plot.log_axis(axes[row, column], "y")
         plot.title(axes[0, column], title, y="gap of L" if column == 0 else "")
         plot.title(axes[1, column], "", x="iterations", y="gap of J" if column == 0 else "")
-    plot.legend(fig, columns=5)
+    plot.legend(fig, columns=3)
     text = (
         f"Algorithm 1 on Garnet MDPs (S={S}, A={A}): distance of the mixture from the maximum of the regularised objective "
         "(upper; dotted: Theorem 1's bound with corrected constants) and from the best return (lower)."

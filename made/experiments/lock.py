@@ -38,7 +38,7 @@ def seeds(scale: Scale) -> range:
 def trials(scale: Scale) -> dict[str, Trial]:
     runs: dict[str, Trial] = {}
     for setting in settings(scale):
-        every = setting.episodes // choose(scale, smoke=6, demo=100)
+        every = setting.episodes // choose(scale, smoke=6, demo=30, paper=50)
         record = {"every": every, "watches": (BIG, SMALL)}
         variants = scale in (Scale.SMALL, Scale.PAPER)
         for algorithm, agent in algorithms(setting, variants).items():
@@ -135,7 +135,8 @@ def draw(table: Table) -> list[Drawing]:
         plot.title(ax, title, x="episodes", y="return" if algorithm == "vi" else "")
     plot.legend(fig, columns=4)
     n = len(table.seeds(label(setting, "vi", MADE_B)))
-    text = f"Bidirectional lock, H={setting.H}, p={setting.p:g}: return of the episodes as they are played."
+    window = int(table.curves(label(setting, "vi", MADE_B), "return")[0][0])
+    text = f"Bidirectional lock, H={setting.H}, p={setting.p:g}: return while learning, mean of {window} episodes at a time."
     return [
         Drawing("lock", fig, plot.caption(fig, text, seeds=n)),
         _draw_windows(table, setting, n),
@@ -144,7 +145,7 @@ def draw(table: Table) -> list[Drawing]:
 
 def _draw_windows(table: Table, setting: Setting, n: int) -> Drawing:
     """What the window does: average return and episodes to the first big reward."""
-    fig, axes = plot.figure(2, 3, height=2.5)
+    fig, axes = plot.figure(2, 3, height=2.3, sharey=True)
     for column, (algorithm, title) in enumerate(ALGORITHMS.items()):
         start = label(setting, algorithm, "made/B=")
         found = sorted(int(one.removeprefix(start)) for one in table.where(start).labels())
@@ -153,12 +154,13 @@ def _draw_windows(table: Table, setting: Setting, n: int) -> Drawing:
         plot.bars(axes[0, column], {m: judging.average(table, one) for m, one in of.items()}, rng=judging.rng())
         plot.bars(axes[1, column], {m: times(table, one) for m, one in of.items()}, rng=judging.rng())
         plot.title(axes[0, column], title, x="average return")
-        plot.title(axes[1, column], "", x="episodes to the first big reward")
+        plot.title(axes[1, column], "", x="first big reward, episode")
     text = (
         f"What the window of MADE does, H={setting.H}, p={setting.p:g}. MADE with a window that holds everything is 1/N; "
-        "a pair that has left the window is paid Hoeffding's bonus."
+        f"a pair that has left the window is paid Hoeffding's bonus. Average return: interquartile mean; first big reward: "
+        f"median; {n} seeds (dots), bars are 95% bootstrap intervals."
     )
-    return Drawing("lock_windows", fig, plot.caption(fig, text, seeds=n))
+    return Drawing("lock_windows", fig, plot.caption(fig, text))
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:

@@ -112,11 +112,10 @@ def draw(table: Table) -> list[Drawing]:
             left = f"paid by {plot.style_of(driver).text}" if column == 0 else ""
             plot.title(ax, top, x="episodes" if row == len(DRIVERS) - 1 else "", y=left)
     text = (
-        f"Bonus of action 1 in the {lock.H} good states of the rewarding chain (light: first, dark: last), median over seeds, "
-        "value iteration. Within a row all four are read off the same experience."
+        f"Bonus of action 1 in the {lock.H} good states of the rewarding chain (light: first, dark: last), value iteration, "
+        f"median over {len(table.seeds(DRIVERS[0]))} seeds. Within a row all four are read off the same experience."
     )
-    caption = plot.caption(fig, text, seeds=len(table.seeds(DRIVERS[0])), statistic="median")
-    return [Drawing("lock_bonuses", fig, caption)]
+    return [Drawing("lock_bonuses", fig, plot.caption(fig, text))]
 
 
 def _lock(table: Table) -> Lock:

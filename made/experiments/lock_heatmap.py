@@ -107,16 +107,18 @@ def draw(table: Table) -> list[Drawing]:
     for row, method in enumerate(DRAWN):
         for column, i in enumerate(shown):
             ax = axes[row, column]
-            plot.heatmap(ax, frames[row][column], limits=limits, log=True, bar=None)
+            image = plot.heatmap(ax, frames[row][column], limits=limits, log=True)
             ax.set(xticks=[], yticks=[0, 1, 2, 3] if column == 0 else [], yticklabels=["good", "dead", "good", "dead"] if column == 0 else [])  # fmt: skip
             title = f"to episode {steps[i]}" if row == 0 else ""
             plot.title(ax, title, y=plot.style_of(method).text if column == 0 else "")
+    with plot.style():
+        fig.colorbar(image, ax=axes, label="visits", aspect=40, pad=0.02)
     text = (
-        f"Visits of the {lock.H} columns of the lock in every second stretch of {steps[0]} episodes, median over seeds, one "
-        "logarithmic colour scale. Upper pair of rows: the chain with the large reward; lower pair: the other. Grey: none."
+        f"Visits of the {lock.H} columns of the lock in every second stretch of {steps[0]} episodes, value iteration, median "
+        f"over {len(table.seeds('vi/bernstein'))} seeds. Upper pair of rows: the chain with the large reward; lower pair: the "
+        "other. Grey: none."
     )
-    caption = plot.caption(fig, text, seeds=len(table.seeds("vi/bernstein")), statistic="median")
-    return [Drawing("lock_heatmap", fig, caption)]
+    return [Drawing("lock_heatmap", fig, plot.caption(fig, text))]
 
 
 def _lock(table: Table) -> Lock:

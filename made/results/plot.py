@@ -153,9 +153,8 @@ def curves(
             whole = ~np.isnan(values).any(axis=0)
             line, low, high = np.full((3, len(steps)), np.nan)
             if whole.any():
-                line[whole], low[whole], high[whole] = interval(
-                    values[:, whole], statistic, rng, level=level
-                )[:3]
+                found = interval(values[:, whole], statistic, rng, level=level)
+                line[whole], low[whole], high[whole] = found[:3]
             every = max(1, len(steps) // 8)
             marks = {"marker": look.marker, "markevery": (every * i // len(labels), every)}  # staggered
             ax.plot(steps, line, color=look.colour, linestyle=look.line, label=look.text, **marks)
@@ -184,18 +183,14 @@ def bars(
             else:
                 found, seen = interval(given, statistic, rng, level=level), np.asarray(given)
                 cut = np.zeros(len(seen), bool)
-            above = (
-                row - 0.26 + 0.04 * (np.arange(len(seen)) % 5 - 2)
-            )  # spread, so that equal seeds are all seen
+            above = row - 0.26 + 0.04 * (np.arange(len(seen)) % 5 - 2)  # spread, so that equal seeds show
             dots = {"color": look.colour, "linestyle": "none", "markersize": 4}
             ax.plot(seen[~cut], above[~cut], marker=".", alpha=0.5, markeredgewidth=0, **dots)
             if cut.any():
                 ax.plot(np.max(seen), row - 0.26, marker=">", fillstyle="none", **dots)
                 beside = {"xycoords": ("axes fraction", "data"), "va": "center", "color": "#444444"}
                 ax.annotate(f"{cut.sum()} of {len(cut)}\nnot reached", (1.02, row), **beside)
-            ends = np.minimum(
-                np.array([found.low, found.high]), np.max(seen)
-            )  # NaN, of one seed, draws nothing
+            ends = np.minimum([float(found.low), float(found.high)], np.max(seen))  # NaN draws nothing
             ax.plot(ends, [row, row], color=look.colour, linewidth=2.2, solid_capstyle="butt")
             if np.isfinite(found.estimate):
                 ax.plot(found.estimate, row, "o", color=look.colour, markeredgecolor="white", markersize=6)
@@ -289,12 +284,9 @@ def caption(
 
 
 def log_axis(ax: "Axes", which: str = "x") -> None:
-    """Make the "x" or "y" axis logarithmic, labelled at powers of ten only."""
-    from matplotlib.ticker import NullFormatter
-
+    """Make the "x" or "y" axis logarithmic, labelled at powers of ten, or between them if it has too few."""
     with style():
         ax.set(**{f"{which}scale": "log"})
-        (ax.xaxis if which == "x" else ax.yaxis).set_minor_formatter(NullFormatter())
 
 
 def step_axis(ax: "Axes") -> None:

@@ -160,8 +160,8 @@ class Store:
 
     def runs(self, experiment: str, scale: Scale | str) -> list[dict[str, Any]]:
         """The run.json of every undamaged run, all configurations, sorted by label, run-id and seed."""
-        labels = _visible(self._scale(experiment, scale))
-        read = [self._read(folder, numbers=False) for label in labels for folder in _visible(label)]
+        folders = [one for label in _visible(self._scale(experiment, scale)) for one in _visible(label)]
+        read = [self._read(folder, numbers=False) for folder in folders]
         runs = [dict(record.run) for record in read if record is not None]
         return sorted(runs, key=lambda run: (run["label"], run["run_id"], run["seed"]))
 
@@ -203,8 +203,9 @@ class Store:
             except OSError as error:
                 if not target.exists():
                     raise
-                where = target.relative_to(self.root)
-                raise RunExists(f"{where} is stored already and was not overwritten.") from error
+                raise RunExists(
+                    f"{target.relative_to(self.root)} is stored already and was not overwritten."
+                ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         return target
@@ -236,9 +237,8 @@ def _demand_store(root: Path) -> None:
     found = re.search(r'"format": *(\d+)', text)
     if not found:
         raise ValueError(f"{root / _MARKER} is damaged: restore it, or give another folder with --out.")
-    version = int(found[1])
-    if version > FORMAT:
-        raise ValueError(f"{root} has format {version} but this made reads up to {FORMAT}: update made.")
+    if int(found[1]) > FORMAT:
+        raise ValueError(f"{root} has format {found[1]} but this made reads up to {FORMAT}: update made.")
 
 
 def _read(folder: Path, numbers: bool) -> Record:

@@ -1,0 +1,103 @@
+"""Every task of the registry keeps the contract of `made.core.Environment`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contracts.settings import leaves_are_arrays, shapes
+
+from made.core import Space
+from made.tasks import TASKS, make
+
+NAMES = list(TASKS)
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def walks():
+    """A random walk of 40 steps in 4 copies of each task, without resets, by one program a task."""
+    made = {}
+
+    def get(name: str):
+        if name not in made:
+            env = make(name).settle(jax.random.key(0))
+
+            def walk(key):
+                k_reset, k_walk = jax.random.split(key)
+                state, obs = env.reset(k_reset)
+
+                def step(state, key):
+                    k_act, k_step = jax.random.split(key)
+                    action = jax.random.randint(k_act, (), 0, env.spec.action.n)
+                    state, out = env.step(state, action, k_step)
+                    return state, out
+
+                last, steps = jax.lax.scan(step, state, jax.random.split(k_walk, STEPS))
+                return (state, obs), last, steps
+
+            run = jax.jit(jax.vmap(walk))
+            made[name] = env, run, run(jax.random.split(jax.random.key(1), 4))
+        return made[name]
+
+    return get
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_states_are_arrays_of_a_stable_kind(name, walks):
+    _, _, ((state, _), last, _) = walks(name)
+    assert leaves_are_arrays(state)
+    assert shapes(state) == shapes(last)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_observations_are_what_the_spec_says(name, walks):
+    env, _, ((_, obs), _, steps) = walks(name)
+    assert isinstance(env.spec.obs, Space)
+    for seen in (obs, steps.obs):
+        assert seen.dtype == env.spec.obs.dtype
+        assert int(seen.min()) >= 0 and int(seen.max()) < env.spec.obs.n
+    assert steps.reward.dtype == jnp.float32 and bool(jnp.isfinite(steps.reward).all())
+    assert steps.terminated.dtype == steps.truncated.dtype == bool
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_unsettled_task_has_the_same_spec(name):
+    task = make(name)
+    assert task.spec == task.settle(jax.random.key(3)).spec
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_key_gives_the_same_walk_and_another_key_another(name, walks):
+    _, run, first = walks(name)
+    again = run(jax.random.split(jax.random.key(1), 4))
+    other = run(jax.random.split(jax.random.key(2), 4))
+    same = lambda a, b: all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))  # noqa: E731
+    assert same(first, again)
+    assert not same(first[2], other[2])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_clock_truncates_and_never_together_with_the_end(name, walks):
+    env, _, (_, _, steps) = walks(name)
+    assert not bool((steps.terminated & steps.truncated).any())
+    if env.spec.horizon <= STEPS:
+        at_horizon = (steps.terminated | steps.truncated)[:, env.spec.horizon - 1]
+        reached_before = steps.terminated[:, : env.spec.horizon - 1].any(1)
+        assert bool((at_horizon | reached_before).all())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reset_many_gives_as_many_and_different_streams(name):
+    env = make(name).settle(jax.random.key(0))
+    state, obs = env.reset_many(jax.random.key(1), 5)
+    assert all(x.shape[0] == 5 for x in jax.tree.leaves((state, obs)))
+
+
+def test_an_unknown_task_names_the_nearest():
+    with pytest.raises(ValueError, match="Did you mean 'lock'"):
+        make("lokc")
+
+
+def test_a_family_must_be_settled_before_it_is_played():
+    with pytest.raises(ValueError, match="settle"):
+        make("lock").reset(jax.random.key(0))
