@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Union
 
 import tyro
 
@@ -243,7 +243,10 @@ def _tell(judged) -> None:
         table.add_row(Text(f"{row.claim} {row.name}"), Text(f"{symbol} {words}"), Text(seen))
     console = Console()
     console.print(table, soft_wrap=False)
-    counts = {w: sum(row.holds is h for row in judged) for h, w in ((True, "hold"), (False, "do not hold"), (None, "cannot be told"))}
+    counts = {
+        w: sum(row.holds is h for row in judged)
+        for h, w in ((True, "hold"), (False, "do not hold"), (None, "cannot be told"))
+    }
     console.print(f"{len(judged)} claims: " + ", ".join(f"{n} {w}" for w, n in counts.items() if n) + ".")
 
 
@@ -271,10 +274,7 @@ def parse(words: list[str]):
         from made.describe import suggest
 
         raise ValueError(f"There is no command {words[0]!r}.{suggest(words[0], names)}")
-    union = None
-    for command in COMMANDS:
-        one = Annotated[command, tyro.conf.subcommand(command.__name__.lower())]
-        union = one if union is None else union | one
+    union = Union[tuple(Annotated[c, tyro.conf.subcommand(c.__name__.lower())] for c in COMMANDS)]  # noqa: UP007
     heard = io.StringIO()
     try:
         with contextlib.redirect_stderr(heard):

@@ -9,11 +9,16 @@ what changes lives in separate pytrees whose every leaf is an array.
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
 from jaxtyping import Array, Bool, Float, Key, PyTree
+
+if TYPE_CHECKING:  # to a type checker a declared variable must not look like a dataclass field with a place of its own
+    from typing import ClassVar as AbstractVar
+else:
+    from equinox import AbstractVar
 
 Metrics = dict[str, Array]
 RewardFn = Callable[..., Array]  # r_k(batch, *, value=None), Eq. (5)
@@ -71,7 +76,7 @@ class Step(NamedTuple):
 class Environment(eqx.Module):
     """A pure environment. It neither resets itself nor keeps a key; `made.rollout` does both."""
 
-    spec: eqx.AbstractVar[Spec]
+    spec: AbstractVar[Spec]
 
     def settle(self, key: Key[Array, ""]) -> "Environment":
         """Draw what stays fixed for a whole run (the lock's combination). Most have nothing to draw."""
@@ -83,7 +88,7 @@ class Environment(eqx.Module):
         """A fresh episode: (state, first observation)."""
 
     def reset_many(self, key: Key[Array, ""], n: int) -> tuple[PyTree, PyTree]:
-        """n fresh episodes, leaves [n, ...]. Environments that find levels by trial share the work by overriding this."""
+        """n fresh episodes, leaves [n, ...]. Environments that find levels by trial override this to share the work."""
         return jax.vmap(self.reset)(jax.random.split(key, n))
 
     @abc.abstractmethod
@@ -103,9 +108,7 @@ class EpisodeMemory(eqx.Module):
         """The memory before the first observation of an episode."""
 
     @abc.abstractmethod
-    def remember(
-        self, state: PyTree, memory: PyTree, obs: PyTree, key: Key[Array, ""]
-    ) -> tuple[PyTree, Note]:
+    def remember(self, state: PyTree, memory: PyTree, obs: PyTree, key: Key[Array, ""]) -> tuple[PyTree, Note]:
         """Take in an observation; return the new memory and the note to write beside that observation."""
 
 
@@ -118,17 +121,15 @@ class NoMemory(EpisodeMemory):
     def blank(self, spec: Spec) -> PyTree:
         return ()
 
-    def remember(
-        self, state: PyTree, memory: PyTree, obs: PyTree, key: Key[Array, ""]
-    ) -> tuple[PyTree, Note]:
+    def remember(self, state: PyTree, memory: PyTree, obs: PyTree, key: Key[Array, ""]) -> tuple[PyTree, Note]:
         return memory, Note()
 
 
 class Bonus(eqx.Module):
     """An intrinsic reward: its state, a pure read of it, and how experience changes it."""
 
-    reads: eqx.AbstractVar[tuple[str, ...]]  # the fields of a Transition that `reward` looks at, and "value"
-    memory: eqx.AbstractVar[EpisodeMemory]
+    reads: AbstractVar[tuple[str, ...]]  # the fields of a Transition that `reward` looks at, and "value"
+    memory: AbstractVar[EpisodeMemory]
 
     @abc.abstractmethod
     def init(self, key: Key[Array, ""], spec: Spec) -> PyTree:

@@ -52,7 +52,7 @@ def override(thing: Any, path: str, text: str, before: str = "") -> Any:
     if isinstance(thing, tuple) and head.isdigit() and int(head) < len(thing):
         at = int(head)
         return (*thing[:at], _set(thing[at], rest, text, here), *thing[at + 1 :])
-    if not dataclasses.is_dataclass(thing):
+    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
         raise NoSuchField(f"{here!r} leads into {thing!r}, which has no fields. Stop at the field before it.")
     names = [f.name for f in dataclasses.fields(thing)]
     if head not in names:

@@ -46,7 +46,9 @@ def _python() -> list[Finding]:
     for package in ("made-rl", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "matplotlib", "safetensors"):
         installed = version(package)
         state = "ok" if installed else "missing"
-        found.append(Finding(state, f"{package} {installed or 'not installed'}", "" if installed else "pip install made-rl"))
+        found.append(
+            Finding(state, f"{package} {installed or 'not installed'}", "" if installed else "pip install made-rl")
+        )
     return found
 
 
@@ -73,7 +75,7 @@ def _graphics() -> list[Finding]:
         fix = f"install its library (Debian: lib{'egl1' if chosen == 'egl' else 'osmesa6'}), or unset MUJOCO_GL"
         return [Finding("wrong", f"MUJOCO_GL={chosen}, but that library is not here", fix)]
     if not have:
-        fix = "Debian: apt-get install libegl1 (with a GPU) or libosmesa6 (without); needed for pixels from DeepMind Control"
+        fix = "Debian: apt-get install libegl1 (with a GPU) or libosmesa6 (without); for pixels from DeepMind Control"
         return [Finding("missing", "no EGL or OSMesa: no rendering without a screen", fix)]
     return [Finding("ok", f"rendering without a screen: {', '.join(have)} (MUJOCO_GL={chosen or 'not set'})")]
 
@@ -92,10 +94,14 @@ def _clashes() -> list[Finding]:
     found = []
     mujoco = version("mujoco")
     if version("dm_control") and mujoco and int(mujoco.split(".")[0]) >= 4:
-        found.append(Finding("wrong", f"dm_control does not work with mujoco {mujoco}", "pip install 'mujoco>=3.17,<4'"))
+        found.append(
+            Finding("wrong", f"dm_control does not work with mujoco {mujoco}", "pip install 'mujoco>=3.17,<4'")
+        )
     if version("tensorflow-probability") and version("jax"):
         text = "tensorflow-probability is installed; its JAX part fails on jax 0.11 (made does not use it)"
         found.append(Finding("wrong", text, "pip uninstall tensorflow-probability, if nothing else needs it"))
     if os.environ.get("JAX_PLATFORMS") not in (None, "", "cpu", "cuda", "gpu", "tpu", "cuda,cpu"):
-        found.append(Finding("wrong", f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}", "unset JAX_PLATFORMS, or set it to cpu"))
+        found.append(
+            Finding("wrong", f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}", "unset JAX_PLATFORMS, or set it to cpu")
+        )
     return found or [Finding("ok", "no known clash between the installed packages")]

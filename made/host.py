@@ -6,7 +6,6 @@ loop runs, so a bonus computes the same numbers in somebody else's training loop
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,12 +22,10 @@ class HostBonus:
         self.bonus, self.spec, self.n_envs = bonus, spec, n_envs
         self.key = jax.random.key(seed)
         self.state = bonus.init(self._next_key(), spec._replace(goal=bonus.memory.goal(spec)))
-        self._blank = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (n_envs, *jnp.shape(x))), bonus.memory.blank(spec)
-        )
+        self._blank = jax.tree.map(lambda x: jnp.broadcast_to(x, (n_envs, *jnp.shape(x))), bonus.memory.blank(spec))
         self.memory, self.note = self._blank, None
-        self._remember = eqx.filter_jit(jax.vmap(bonus.memory.remember, in_axes=(None, 0, 0, 0)))
-        self._reward, self._update = eqx.filter_jit(bonus.reward), eqx.filter_jit(bonus.update)
+        self._remember = jax.jit(jax.vmap(bonus.memory.remember, in_axes=(None, 0, 0, 0)))
+        self._reward, self._update = jax.jit(bonus.reward), jax.jit(bonus.update)
 
     def _next_key(self):
         self.key, key = jax.random.split(self.key)
@@ -114,7 +111,7 @@ class HostEnvironment:
         if mode is not AutoresetMode.SAME_STEP:
             raise ValueError(
                 f"This vector environment has autoreset_mode {mode}; a bonus needs the true successor, which only "
-                "SAME_STEP keeps (as final_obs). Make it with vector_kwargs={'autoreset_mode': AutoresetMode.SAME_STEP}."
+                "SAME_STEP keeps (as final_obs). Make it with vector_kwargs={'autoreset_mode': SAME_STEP}."
             )
         self.venv, self.n_envs = venv, venv.num_envs
         self.spec = Spec(space_of(venv.single_observation_space), space_of(venv.single_action_space))
@@ -126,7 +123,7 @@ class HostRollout:
     def __init__(self, env: HostEnvironment, agent: Agent, bonus: HostBonus, seed: int = 0):
         self.env, self.agent, self.bonus = env, agent, bonus
         self.key = jax.random.key(seed)
-        self._act = eqx.filter_jit(jax.vmap(agent.act, in_axes=(None, 0, 0, 0, 0)))
+        self._act = jax.jit(jax.vmap(agent.act, in_axes=(None, 0, 0, 0, 0)))
         self._first_carry = jax.tree.map(
             lambda x: jnp.broadcast_to(x, (env.n_envs, *jnp.shape(x))), agent.carry(env.spec)
         )
@@ -162,10 +159,14 @@ def true_successor(after: PyTree, info: dict[str, Any], done: np.ndarray) -> PyT
     if not done.any():
         return after
     if "final_obs" not in info:
-        raise ValueError("An episode ended without info['final_obs']: use Gymnasium 1.1 or later with SAME_STEP autoreset.")
+        raise ValueError(
+            "An episode ended without info['final_obs']: use Gymnasium 1.1 or later with SAME_STEP autoreset."
+        )
     finals = info["final_obs"]
     if isinstance(after, dict):
-        return {name: _replace_rows(x, [finals[i][name] for i in np.flatnonzero(done)], done) for name, x in after.items()}
+        return {
+            name: _replace_rows(x, [finals[i][name] for i in np.flatnonzero(done)], done) for name, x in after.items()
+        }
     return _replace_rows(after, [finals[i] for i in np.flatnonzero(done)], done)
 
 

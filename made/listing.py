@@ -4,7 +4,6 @@ import dataclasses
 import inspect
 from typing import Any
 
-
 SCALES = {
     "smoke": "seconds: does it run at all",
     "demo": "two minutes on two cores: small, cut to fit",

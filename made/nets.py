@@ -35,9 +35,7 @@ class MLP(eqx.Module):
         if len(sizes) < 2 or min(sizes) < 1:
             raise ValueError(f"MLP needs an input and an output size, all positive, got {tuple(sizes)}.")
         keys = jax.random.split(key, len(sizes) - 1)
-        self.layers = tuple(
-            eqx.nn.Linear(i, o, key=k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False)
-        )
+        self.layers = tuple(eqx.nn.Linear(i, o, key=k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False))
         self.activation = activation
 
     def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
@@ -105,7 +103,7 @@ class Recurrent(eqx.Module):
 class Encoder(eqx.Module):
     """Features of an observation, with the network chosen by its Space.
 
-    discrete values -> one-hot -> MLP; vectors -> MLP; images [h, w, c] (bytes are divided by 255) -> convolutions -> MLP;
+    discrete values -> one-hot -> MLP; vectors -> MLP; images [h, w, c] (bytes over 255) -> convolutions -> MLP;
     a dictionary or tuple of these -> each encoded, then concatenated.
     """
 
@@ -119,9 +117,7 @@ class Encoder(eqx.Module):
         self.parts = tuple(LeafEncoder(leaf, width, key=k) for leaf, k in zip(leaves, keys, strict=True))
 
     def __call__(self, obs: PyTree) -> Float[Array, " features"]:
-        return jnp.concatenate(
-            [part(x) for part, x in zip(self.parts, jax.tree.leaves(obs), strict=True)]
-        )
+        return jnp.concatenate([part(x) for part, x in zip(self.parts, jax.tree.leaves(obs), strict=True)])
 
     @property
     def size(self) -> int:
@@ -141,15 +137,19 @@ class LeafEncoder(eqx.Module):
         k_conv, k_dense = jax.random.split(key)
         image = space.n is None and len(space.shape) == 3
         self.convolutions = ConvNet((space.shape[-1], 32, 32), key=k_conv, strides=(2, 1)) if image else None
-        example = jax.eval_shape(self._flat, jax.ShapeDtypeStruct(space.shape, space.dtype), space)
-        self.dense = MLP((example.shape[0], width, width), key=k_dense)
+        inputs = jax.eval_shape(
+            lambda x: as_vector(x, space, self.convolutions), jnp.zeros(space.shape, space.dtype)
+        ).shape[0]
+        self.dense = MLP((inputs, width, width), key=k_dense)
         self.space, self.width = space, width
 
-    def _flat(self, x: Array, space: Space) -> Float[Array, " i"]:
-        if space.n is not None:
-            return jax.nn.one_hot(x, space.n).reshape(-1)
-        x = x / 255.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
-        return x.reshape(-1) if self.convolutions is None else self.convolutions(x)
-
     def __call__(self, x: Array) -> Float[Array, " o"]:
-        return jax.nn.relu(self.dense(self._flat(x, self.space)))
+        return jax.nn.relu(self.dense(as_vector(x, self.space, self.convolutions)))
+
+
+def as_vector(x: Array, space: Space, convolutions: ConvNet | None) -> Float[Array, " i"]:
+    """What a dense layer can take: discrete values as one-hot, bytes as shares of 255, images through convolutions."""
+    if space.n is not None:
+        return jax.nn.one_hot(x, space.n).reshape(-1)
+    x = x / 255.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
+    return x.reshape(-1) if convolutions is None else convolutions(x)

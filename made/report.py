@@ -40,9 +40,7 @@ class Section(NamedTuple):
 
 def render(sections: Sequence[Section], title: str = "made: results") -> str:
     """The report as HTML text: a summary of all verdicts, then the sections in the order given."""
-    anchors = [
-        f"s{i}-{re.sub(r'[^A-Za-z0-9]+', '-', s.name).strip('-').lower()}" for i, s in enumerate(sections)
-    ]
+    anchors = [f"s{i}-{re.sub(r'[^A-Za-z0-9]+', '-', s.name).strip('-').lower()}" for i, s in enumerate(sections)]
     body = [f"<h1>{escape(title)}</h1>", _summary(sections, anchors)]
     body += [_section(section, anchor) for section, anchor in zip(sections, anchors, strict=True)]
     return _PAGE.format(title=escape(title), style=_STYLE, body="\n".join(body))
@@ -110,9 +108,7 @@ def _section(section: Section, anchor: str) -> str:
 
 def _figure(caption: str, png: bytes, alt: str) -> str:
     if not png.startswith(_PNG):
-        raise ValueError(
-            f"A figure must be PNG, but these {len(png)} bytes start with {png[:8]!r}: use plot.png(fig)."
-        )
+        raise ValueError(f"A figure must be PNG, but these {len(png)} bytes start with {png[:8]!r}: use plot.png(fig).")
     width, height = (int.from_bytes(png[at : at + 4], "big") * 96 // _DPI for at in (16, 20))
     source = f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
     image = f'<img src="{source}" width="{width}" height="{height}" alt="{escape(alt)}">'
@@ -126,9 +122,7 @@ def _claim(claim: Mapping[str, Any]) -> str:
         ("Scale", claim.get("scale")),
     ]
     facts.append(("Seeds", claim.get("seeds")))
-    rows = [
-        f"<dt>{key}</dt><dd>{escape(_value(value))}</dd>" for key, value in facts if value not in (None, "")
-    ]
+    rows = [f"<dt>{key}</dt><dd>{escape(_value(value))}</dd>" for key, value in facts if value not in (None, "")]
     if claim.get("command"):
         rows.append(f"<dt>Repeat</dt><dd><code>{escape(str(claim['command']))}</code></dd>")
     name = f" <code>{escape(str(claim['name']))}</code>" if claim.get("name") else ""
@@ -140,12 +134,8 @@ def _settings(settings: Mapping[str, Mapping[str, Any]]) -> str:
     """What all runs share, once; then for each label only what is its own."""
     flat = {label: dict(_flat(description)) for label, description in settings.items()}
     first = next(iter(flat.values()))
-    shared = {
-        path for path in first if all(path in one and one[path] == first[path] for one in flat.values())
-    }
-    common = _table(
-        ("shared by all runs", "value"), [(path, first[path]) for path in first if path in shared]
-    )
+    shared = {path for path in first if all(path in one and one[path] == first[path] for one in flat.values())}
+    common = _table(("shared by all runs", "value"), [(path, first[path]) for path in first if path in shared])
     own = [
         (label, "\n".join(f"{path} = {value}" for path, value in one.items() if path not in shared))
         for label, one in flat.items()
@@ -156,9 +146,7 @@ def _settings(settings: Mapping[str, Mapping[str, Any]]) -> str:
 def _flat(value: Any, path: str = "") -> list[tuple[str, str]]:
     """A tree of dicts and lists as (dotted path, value) pairs; short lists of plain values stay whole."""
     if isinstance(value, Mapping) and value:
-        return [
-            pair for key, part in value.items() for pair in _flat(part, f"{path}.{key}" if path else str(key))
-        ]
+        return [pair for key, part in value.items() for pair in _flat(part, f"{path}.{key}" if path else str(key))]
     if isinstance(value, list | tuple) and any(isinstance(part, Mapping | list | tuple) for part in value):
         return [pair for i, part in enumerate(value) for pair in _flat(part, f"{path}[{i}]")]
     return [(path or "value", _value(value))]
@@ -194,11 +182,7 @@ def _details(title: str, inside: str) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, list | tuple | range):
         return ", ".join(map(_value, value))
-    return (
-        {None: "none", True: "yes", False: "no"}[value]
-        if value is None or isinstance(value, bool)
-        else str(value)
-    )
+    return {None: "none", True: "yes", False: "no"}[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def _spoken(key: str) -> str:

@@ -35,9 +35,7 @@ class Ended(NamedTuple):
     reused: Int[Array, ""]  # resets that found no unused start left; more `starts` brings it to zero
 
 
-def begin(
-    env: Environment, agent: Agent, bonus: Bonus, bonus_state: PyTree, n: int, key: Key[Array, ""]
-) -> Stream:
+def begin(env: Environment, agent: Agent, bonus: Bonus, bonus_state: PyTree, n: int, key: Key[Array, ""]) -> Stream:
     """n fresh episodes side by side, leaves [n, ...]."""
     k_env, k_note = jax.random.split(key)
     env_state, obs = env.reset_many(k_env, n)
@@ -63,9 +61,7 @@ def advance(
 ) -> tuple[Stream, Transition, Ended]:
     """One step of one environment. `fresh` takes over when the episode ends; the true successor is kept."""
     k_act, k_step, k_note = keys
-    carry, action, extras = agent.act(
-        agent_state, stream.carry, stream.obs, stream.note.goal, k_act, explore=explore
-    )
+    carry, action, extras = agent.act(agent_state, stream.carry, stream.obs, stream.note.goal, k_act, explore=explore)
     env_state, step = env.step(stream.env, action, k_step)
     memory, note = bonus.memory.remember(bonus_state, stream.memory, step.obs, k_note)
     transition = Transition(

@@ -97,9 +97,7 @@ def iterate(run: Run, state: RunState) -> tuple[RunState, Metrics]:
         starts=run.starts,
     )  # fmt: skip
     agent, bonus, metrics = learn(run, state.agent, state.bonus, batch, k, k_learn)
-    watched = tuple(
-        watch.update(seen, batch, k) for watch, seen in zip(run.watches, state.watched, strict=True)
-    )
+    watched = tuple(watch.update(seen, batch, k) for watch, seen in zip(run.watches, state.watched, strict=True))
     return RunState(state.env, agent, bonus, streams, watched, k, key), {**episode_metrics(ended), **metrics}
 
 

@@ -11,8 +11,6 @@ def where(condition: Bool[Array, "*n"], yes: PyTree, no: PyTree) -> PyTree:
     """`jnp.where` over whole trees; the condition's axes are the leading axes of every leaf."""
 
     def pick(a: Array, b: Array) -> Array:
-        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
-            return jax.vmap(pick)(a, b) if condition.ndim else jax.lax.select(condition, a, b)
         return jnp.where(condition.reshape(condition.shape + (1,) * (a.ndim - condition.ndim)), a, b)
 
     return jax.tree.map(pick, yes, no)
@@ -35,7 +33,7 @@ def stack(trees: Sequence[PyTree]) -> PyTree:
 
     def join(*leaves) -> Array:
         whole = jnp.stack([jnp.asarray(leaf) for leaf in leaves])
-        is_key = jax.dtypes.issubdtype(whole.dtype, jax.dtypes.prng_key)
+        is_key = jnp.issubdtype(whole.dtype, jax.dtypes.prng_key)
         return whole if is_key else whole.astype(whole.dtype)  # Python numbers leave a weak type, which recompiles
 
     return jax.tree.map(join, *trees)
@@ -44,4 +42,3 @@ def stack(trees: Sequence[PyTree]) -> PyTree:
 def index(tree: PyTree, i: int | Array) -> PyTree:
     """The i-th slice of every leaf along its first axis."""
     return jax.tree.map(lambda x: x[i], tree)
-

@@ -7,7 +7,7 @@ numbers and seeds stack into *lanes* of one program: `vmap` over the stack, one 
 import abc
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,12 +18,17 @@ from jaxtyping import Array, Key, PyTree
 from made import trees
 from made.core import Metrics
 
+if TYPE_CHECKING:
+    from typing import ClassVar as AbstractVar
+else:
+    from equinox import AbstractVar
+
 
 class Trial(eqx.Module):
     """One configuration of something that goes on for a number of iterations and is measured on the way."""
 
-    iterations: eqx.AbstractVar[int]
-    every: eqx.AbstractVar[int]  # iterations between two recorded rows
+    iterations: AbstractVar[int]
+    every: AbstractVar[int]  # iterations between two recorded rows
     wide: ClassVar[bool] = False  # True: computed in float64
 
     @abc.abstractmethod

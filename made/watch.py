@@ -103,8 +103,6 @@ class BonusTable(Watch):
 
 def state_action_grid(n_states: int, n_actions: int, reward: Array | None = None) -> Transition:
     """All pairs (s, a) as a batch [S, A]: how a planner asks `reward_fn` for its whole table."""
-    s, a = jnp.meshgrid(
-        jnp.arange(n_states, dtype=jnp.int32), jnp.arange(n_actions, dtype=jnp.int32), indexing="ij"
-    )
+    s, a = jnp.meshgrid(jnp.arange(n_states, dtype=jnp.int32), jnp.arange(n_actions, dtype=jnp.int32), indexing="ij")
     never = jnp.zeros(s.shape, bool)
     return Transition(s, a, jnp.zeros(s.shape) if reward is None else reward, (), never, never)

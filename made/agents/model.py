@@ -49,9 +49,7 @@ def planning_problem(model: Model, reward_fn: RewardFn, value: Float[Array, " S"
     return Planning(model.triples / n[..., None], reward_fn(grid, value=value), model.pairs > 0)
 
 
-def backup(
-    problem: Planning, v: Float[Array, " S"], gamma: float, v_max: float, initial: float
-) -> Float[Array, "S A"]:
+def backup(problem: Planning, v: Float[Array, " S"], gamma: float, v_max: float, initial: float) -> Float[Array, "S A"]:
     """One sweep, Q = min(r_k + gamma P_k V, V_max); a pair never tried keeps its initial value."""
     q = jnp.minimum(problem.r_k + gamma * problem.P @ v, v_max)
     return jnp.where(problem.tried, q, initial)

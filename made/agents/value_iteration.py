@@ -23,8 +23,8 @@ class ValueIteration(Agent):
 
         Q <- min(r_k + gamma P_k V, V_max),   V = max_a Q
 
-    `sweeps` backups after each batch, warm-started at the last Q; He et al. make one after every step. As there, Q never
-    rises, Q <- min(Q, ...), so a bonus that recovers has no effect; `monotone=0` leaves that out.
+    `sweeps` backups after each batch, warm-started at the last Q; He et al. make one after every step. As there, Q
+    never rises, Q <- min(Q, ...), so a bonus that recovers has no effect; `monotone=0` leaves that out.
     `initial` is the value of a pair never tried: V_max is optimism; 0 gives the greedy floor, and with `epsilon` > 0
     the epsilon-greedy one (both with `monotone=0`: from zero nothing could rise).
     """

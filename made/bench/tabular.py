@@ -51,13 +51,33 @@ def lock() -> Iterator[Measure]:
     ours = max(_episodes_per_second(trials) for _ in range(4))
     theirs, returns = _numpy_loop()
     name = f"lock, value iteration with MADE, H={LOCK.H}, {LOCK.episodes} episodes, {SEEDS} seeds"
-    yield Measure(f"{name}: against a NumPy loop", ours, "episodes/s", theirs, ours / theirs, "50x", ours >= 50 * theirs, where)
+    yield Measure(
+        f"{name}: against a NumPy loop", ours, "episodes/s", theirs, ours / theirs, "50x", ours >= 50 * theirs, where
+    )
     error = replay_error()
-    yield Measure("largest difference in Q to the NumPy loop on the same transitions", error, "", None, None, "1e-4", error < 1e-4, where)
+    yield Measure(
+        "largest difference in Q to the NumPy loop on the same transitions",
+        error,
+        "",
+        None,
+        None,
+        "1e-4",
+        error < 1e-4,
+        where,
+    )
     compiled = np.array([record.rows["return"].mean() for record in execute(trials, range(SEEDS))])
     spread = np.hypot(compiled.std(ddof=1) / SEEDS**0.5, returns.std(ddof=1) / len(returns) ** 0.5)
     apart = float(abs(compiled.mean() - returns.mean()) / spread)
-    yield Measure("average return, compiled", float(compiled.mean()), "", float(returns.mean()), None, "within 3 standard errors", apart < 3, where)
+    yield Measure(
+        "average return, compiled",
+        float(compiled.mean()),
+        "",
+        float(returns.mean()),
+        None,
+        "within 3 standard errors",
+        apart < 3,
+        where,
+    )
     yield _rlberry(ours, where)
 
 
@@ -89,11 +109,11 @@ def _numpy_loop() -> tuple[float, np.ndarray]:
     began = time.perf_counter()
     for seed in range(NUMPY_SEEDS):
         mdp = trial.env.family.draw(jax.random.key(seed))  # type: ignore[attr-defined]
-        arrays = [np.asarray(x, np.float64) for x in (mdp.P, mdp.r, mdp.rho)]
-        arrays[0] /= arrays[0].sum(-1, keepdims=True)
+        P, r, rho = (np.asarray(x, np.float64) for x in (mdp.P, mdp.r, mdp.rho))
+        P = P / P.sum(-1, keepdims=True)
         rng = np.random.default_rng(seed)
         absorbing = np.asarray(mdp.absorbing)
-        out = numpy_lock.explore(*arrays, absorbing, trial.unroll, LOCK.episodes, _explorer(trial), rng)
+        out = numpy_lock.explore(P, r, rho, absorbing, trial.unroll, LOCK.episodes, _explorer(trial), rng)
         returns.append(out.mean())
     return NUMPY_SEEDS * LOCK.episodes / (time.perf_counter() - began), np.array(returns)
 
@@ -124,7 +144,16 @@ def _rlberry(ours: float, where: str) -> Measure:
         from rlberry.envs.finite import FiniteMDP  # type: ignore[import-not-found]
         from rlberry_scool.agents.ucbvi import UCBVIAgent  # type: ignore[import-not-found]
     except ImportError:
-        return Measure(f"{name} (not installed: pip install rlberry rlberry-scool)", ours, "episodes/s", None, None, "", None, where)
+        return Measure(
+            f"{name} (not installed: pip install rlberry rlberry-scool)",
+            ours,
+            "episodes/s",
+            None,
+            None,
+            "",
+            None,
+            where,
+        )
     trial = lock_trial()
     mdp = trial.env.family.draw(jax.random.key(0))  # type: ignore[attr-defined]
     P = np.asarray(mdp.P, np.float64)
@@ -149,7 +178,9 @@ def algorithm_1(iterations: int = 20) -> Iterator[Measure]:
             began = time.perf_counter()
             jax.block_until_ready(solve(jax.random.key(1)))
             taken = (time.perf_counter() - began) / iterations
-            growth = "" if before is None else f", grown like S^{np.log(taken / before[1]) / np.log(size / before[0]):.1f}"
+            growth = (
+                "" if before is None else f", grown like S^{np.log(taken / before[1]) / np.log(size / before[0]):.1f}"
+            )
             yield Measure(f"Algorithm 1, S={size}, A=4{growth}", taken, "s/iteration", None, None, "", None, where)
             before = size, taken
 
@@ -160,7 +191,9 @@ def demo() -> Iterator[Measure]:
     with tempfile.TemporaryDirectory() as folder:
         cold, _ = _demo(Path(folder), "cold")
         warm, _ = _demo(Path(folder), "warm")
-    yield Measure("made demo, nothing compiled before", cold, "s", 120.0, 120 / cold, "at most 120 s", cold <= 120, where)
+    yield Measure(
+        "made demo, nothing compiled before", cold, "s", 120.0, 120 / cold, "at most 120 s", cold <= 120, where
+    )
     yield Measure("made demo, compiled before", warm, "s", 60.0, 60 / warm, "at most 60 s", warm <= 60, where)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
     yield Measure("made demo, most memory held", peak, "GB", 2.0, 2 / peak, "under 2 GB", peak < 2, where)
@@ -168,9 +201,20 @@ def demo() -> Iterator[Measure]:
 
 def _demo(folder: Path, name: str) -> tuple[float, str]:
     """Seconds of one demo in a process of its own, with the compilation cache inside `folder`."""
-    words = [sys.executable, "-m", "made.cli", "demo", "--out", str(folder / name), "--report", str(folder / f"{name}-report")]
+    words = [
+        sys.executable,
+        "-m",
+        "made.cli",
+        "demo",
+        "--out",
+        str(folder / name),
+        "--report",
+        str(folder / f"{name}-report"),
+    ]
     began = time.perf_counter()
-    done = subprocess.run(words, env={**os.environ, "MADE_CACHE": str(folder / "cache")}, capture_output=True, text=True)
+    done = subprocess.run(
+        words, env={**os.environ, "MADE_CACHE": str(folder / "cache")}, capture_output=True, text=True
+    )
     taken = time.perf_counter() - began
     if done.returncode:
         raise ValueError(f"made demo failed with exit code {done.returncode}: {done.stderr.strip()[-300:]}")

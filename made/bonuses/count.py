@@ -73,6 +73,8 @@ class Bernstein(Bonus):
         return BernsteinState(jnp.zeros((s, a)), jnp.zeros((s, a, s)))
 
     def reward(self, state, batch, *, value=None):
+        if value is None:
+            raise ValueError("Bernstein needs the agent's values: pass value=V_k, one number a state.")
         n = jnp.maximum(state.pairs, 1.0)
         mean, square = (state.triples @ value) / n, (state.triples @ value**2) / n
         variance = jnp.maximum(square - mean**2, 0.0)

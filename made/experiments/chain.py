@@ -138,7 +138,9 @@ def entropy_helps(table: Table) -> Verdict:
             tally[1] += 1
     said = "; ".join(f"{m} from the {s} start {won} of {n}" for (m, s), (won, n) in by_start.items())
     holds = all(n == len(settings(table)) for n in better.values())
-    return Verdict(holds if _enough(table) else None, f"settings in which it reaches {REACHED:.0%} of V* before PG: {said}")
+    return Verdict(
+        holds if _enough(table) else None, f"settings in which it reaches {REACHED:.0%} of V* before PG: {said}"
+    )
 
 
 def _steps(n: float) -> str:

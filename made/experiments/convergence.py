@@ -76,7 +76,9 @@ def trials(scale: Scale) -> dict[str, Trial]:
     family = Garnet(S=S, A=A, branching=BRANCHING, gamma=GAMMA)
     length = {"iterations": choose(scale, smoke=20, demo=300, small=600, paper=2000)}
     length["every"] = length["iterations"] // choose(scale, smoke=2, demo=15, small=20)
-    runs: dict[str, Trial] = {name: Solve(Algorithm1(**BASE | varied), family, **length) for name, varied in VARIED.items()}
+    runs: dict[str, Trial] = {
+        name: Solve(Algorithm1(**BASE | varied), family, **length) for name, varied in VARIED.items()
+    }
     runs["theorem"] = Solve(settings_for(EPS, S, A, GAMMA, lam=0.1)[0], family, **length)
     return runs
 
@@ -109,7 +111,7 @@ def theorem_holds(table: Table) -> Verdict:
     reached = float(gap[:, enough:].max())
     observed = (
         f"largest share of the bound {worst:.1e}; final gaps: {'; '.join(said)}. Settings for eps={EPS}: gap {reached:.1e} "
-        from K={steps[enough]} on (asked for: {asked}), tau={table.runs('theorem')[0]['description']['solver']['tau']:.1e}"
+        f"from K={steps[enough]} on (asked for: {asked}), tau={table.runs('theorem')[0]['description']['solver']['tau']:.1e}"
     )
     if len(table.seeds("exact")) < judging.FEWEST_SEEDS:
         return Verdict(None, observed)
@@ -118,9 +120,7 @@ def theorem_holds(table: Table) -> Verdict:
 
 def return_becomes_optimal(table: Table) -> Verdict:
     """Claim 7: where tau_k falls, J of the returned mixture ends within 1% of J*, and further off where tau_k is constant."""
-    share = {
-        one: table.final(one, "J_gap") / table.final(one, "J_best") for one in ("exact", "c=1", "c=0.5", "c=0")
-    }
+    share = {one: table.final(one, "J_gap") / table.final(one, "J_best") for one in ("exact", "c=1", "c=0.5", "c=0")}
     said = "; ".join(f"{one} {interval(x, 'mean', judging.rng())}" for one, x in share.items())
     observed = f"(J* - J) / J* at the end, exact means c=2: {said}"
     if len(table.seeds("exact")) < judging.FEWEST_SEEDS:

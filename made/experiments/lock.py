@@ -86,7 +86,9 @@ def matches_bernstein(table: Table) -> Verdict:
     for setting in recorded(table):
         best = best_return(setting.H, setting.p)
         for algorithm in ALGORITHMS:
-            of = {m: judging.average(table, label(setting, algorithm, m)) / best for m in (MADE_B, "bernstein", "inverse")}
+            of = {
+                m: judging.average(table, label(setting, algorithm, m)) / best for m in (MADE_B, "bernstein", "inverse")
+            }
             name = f"{setting.name} {algorithm}"
             gaps[name] = judging.paired_interval(of[MADE_B], of["bernstein"], "iqm", judging.rng())
             control.append(f"{name} {np.mean(of['inverse'] - of['bernstein']):+.2f}")
@@ -117,7 +119,9 @@ def traps_the_greedy(table: Table) -> Verdict:
             big, small = times(table, one), times(table, one, "first_small")
             found.append(float(np.mean(~big.censored)))
             both.append(float(np.mean(big.censored | small.censored)))
-            said.append(f"{setting.name} {method}: big reward found by {found[-1]:.0%}, both ends not seen by {both[-1]:.0%}")
+            said.append(
+                f"{setting.name} {method}: big reward found by {found[-1]:.0%}, both ends not seen by {both[-1]:.0%}"
+            )
     if len(table.seeds(table.labels()[0])) < judging.FEWEST_SEEDS:
         return Verdict(None, "; ".join(said))
     return Verdict(max(found) <= 0.5 and min(both) >= 0.5, "; ".join(said))

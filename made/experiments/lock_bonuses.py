@@ -106,7 +106,9 @@ def draw(table: Table) -> list[Drawing]:
             ax = axes[row, column]
             steps, values = table.arrays(driver, f"bonus_{name}")
             for h in range(lock.H):
-                ax.plot(steps, np.median(values[:, :, int(lock.good(0, h)), 1], axis=0), color=colours[h], linewidth=0.9)
+                ax.plot(
+                    steps, np.median(values[:, :, int(lock.good(0, h)), 1], axis=0), color=colours[h], linewidth=0.9
+                )
             ax.set_yscale("log")
             top = plot.style_of(name).text if row == 0 else ""
             left = f"paid by {plot.style_of(driver).text}" if column == 0 else ""
@@ -138,7 +140,9 @@ def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
         for name in names
         if name != "bernstein"
     ]
-    return [("Mean |log ratio| to Bernstein's bonus over visited pairs and time", ["paid by", "bonus", "|log ratio|"], rows)]
+    return [
+        ("Mean |log ratio| to Bernstein's bonus over visited pairs and time", ["paid by", "bonus", "|log ratio|"], rows)
+    ]
 
 
 EXPERIMENT = Experiment(
@@ -159,4 +163,3 @@ EXPERIMENT = Experiment(
     tables=tables,
     columns=("return",),
 )  # fmt: skip
-

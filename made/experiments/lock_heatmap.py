@@ -59,7 +59,9 @@ def closest_to_bernstein(table: Table) -> Verdict:
     verdict = judging.above({"vi": gap}, "total variation to Bernstein's maps, Hoeffding minus MADE")
     means = ", ".join(f"{m} {np.mean(x):.3f}" for m, x in far.items())
     two_seeds = distance_between_seeds(table, "vi/bernstein")
-    return verdict._replace(observed=f"{verdict.observed}. Means: {means}; two seeds of Bernstein differ by {two_seeds:.3f}")
+    return verdict._replace(
+        observed=f"{verdict.observed}. Means: {means}; two seeds of Bernstein differ by {two_seeds:.3f}"
+    )
 
 
 def distance_between_seeds(table: Table, one: str) -> float:

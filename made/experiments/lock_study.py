@@ -95,7 +95,14 @@ def lock_run(
     """One iteration is one episode: s_0 and then one state of each of the H columns."""
     env = RandomTabular(Lock(H=setting.H, p=setting.p), horizon=setting.H + 1, shuffled=shuffled)
     return Run(
-        env, agent, bonus, Constant(tau), unroll=setting.H + 1, iterations=setting.episodes, every=every, watches=watches
+        env,
+        agent,
+        bonus,
+        Constant(tau),
+        unroll=setting.H + 1,
+        iterations=setting.episodes,
+        every=every,
+        watches=watches,
     )
 
 

@@ -92,8 +92,8 @@ class Identities(Trial):
         flat = lambda x: objective(x.reshape(shape))  # noqa: E731
         curvature = jax.vmap(lambda d: jnp.diagonal(jax.hessian(flat)(d.reshape(-1))))(points[:8])
         values, slopes = jax.vmap(objective)(points), jax.vmap(jax.grad(objective))(points)
-        right = Constants.corrected(*shape, mdp.gamma, self.lam, self.tau)
-        printed = Constants.printed(*shape, mdp.gamma, self.lam, self.tau)
+        right = Constants.corrected(mdp.n_states, mdp.n_actions, mdp.gamma, self.lam, self.tau)
+        printed = Constants.printed(mdp.n_states, mdp.n_actions, mdp.gamma, self.lam, self.tau)
         return {
             "curvature_max": curvature.max(),
             "beta_share": jnp.abs(curvature).max() / right.beta,
@@ -127,7 +127,9 @@ def eq6_is_the_gradient(table: Table) -> Verdict:
 
 
 def maximiser(table: Table) -> Verdict:
-    verdict = _equal(table, {"spread of the slope at 1/rho": "slope_spread", "higher value elsewhere": "excess_elsewhere"})
+    verdict = _equal(
+        table, {"spread of the slope at 1/rho": "slope_spread", "higher value elsewhere": "excess_elsewhere"}
+    )
     violation = _worst(table, "flow_violation", largest=False)
     return verdict._replace(
         observed=f"{verdict.observed}. No policy has that density: it violates the flow by at least {violation:.2f}"
@@ -135,7 +137,9 @@ def maximiser(table: Table) -> Verdict:
 
 
 def popular_bonuses(table: Table) -> Verdict:
-    return _equal(table, {"linear gives the count bonus": "linear_error", "Shannon gives -log d + constant": "shannon_error"})
+    return _equal(
+        table, {"linear gives the count bonus": "linear_error", "Shannon gives -log d + constant": "shannon_error"}
+    )
 
 
 def mixture_weights(table: Table) -> Verdict:
@@ -184,11 +188,19 @@ def draw(table: Table) -> list[Drawing]:
     with plot.style():
         ax.legend(loc="lower right")
     n = sum(table.curves(one, "eq6_error")[1].size for one in table.labels())
-    return [Drawing("objective", fig, plot.caption(fig, f"Identities of Section 3 on {n} random MDPs in float64, every draw shown."))]
+    return [
+        Drawing(
+            "objective",
+            fig,
+            plot.caption(fig, f"Identities of Section 3 on {n} random MDPs in float64, every draw shown."),
+        )
+    ]
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = [[metric, f"{_worst(table, metric, False):.3g}", f"{_worst(table, metric):.3g}"] for metric in table.metrics()]
+    rows = [
+        [metric, f"{_worst(table, metric, False):.3g}", f"{_worst(table, metric):.3g}"] for metric in table.metrics()
+    ]
     return [("Every measured quantity over all draws", ["quantity", "smallest", "largest"], rows)]
 
 

@@ -7,12 +7,17 @@ A code is `8 * kind + colour`. The kinds are numbered so that what the dynamics 
            `----- the agent may stand on it --'  `--- it can be picked up ---'    `-- nothing is seen through it --'
 
 A box with a key has one kind for each colour of the key inside. Code 0 is the empty cell.
+
+A `Level` holds its grid as rows and columns. A `GridState` holds it packed: one flat array, each row followed by a
+margin of walls and the whole framed by some more, so that every 7x7 view is seven plain slices and reads walls beyond
+the edge, as the package does. Flat because compilers vectorise one long axis and not two short ones.
 """
 
 import abc
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key, UInt8, UInt32
 
@@ -89,16 +94,51 @@ class Level(NamedTuple):
 
 
 class GridState(NamedTuple):
-    """One environment between two steps. `hash` is the grid's part of `made.grids.views.state_hash`."""
+    """One environment between two steps."""
 
-    grid: UInt8[Array, "*n H W"]
+    grid: UInt8[Array, "*n C"]  # packed: `unpack` gives rows and columns
     x: Int[Array, "*n"]
     y: Int[Array, "*n"]
     direction: Int[Array, "*n"]
     carrying: UInt8[Array, "*n"]  # the code of what is in hand; EMPTY for nothing
     target: UInt8[Array, "*n"]
     steps: Int[Array, "*n"]
-    hash: UInt32[Array, "*n 2"]
+    hash: UInt32[Array, "*n 2"]  # the grid's part of `made.grids.views.state_hash`, kept up to date step by step
+
+
+VIEW = 7  # the side of what the agent sees
+MARGIN = VIEW - 2  # cells beyond the edge that a view from next to the wall can reach
+LEAD = 8  # walls before the first row
+
+
+def stride(width: int) -> int:
+    """How far apart two rows of a packed grid are."""
+    return _multiple(width + MARGIN, 8)
+
+
+def packed_size(height: int, width: int) -> int:
+    """The number of bytes of a packed grid."""
+    return _multiple(LEAD + height * stride(width) + LEAD, 32)
+
+
+def pack(grid: UInt8[Array, "*n H W"]) -> UInt8[Array, "*n C"]:
+    """Rows and columns to the flat array of a GridState."""
+    *lead, height, width = grid.shape
+    still = [(0, 0)] * len(lead)
+    rows = jnp.pad(grid, [*still, (0, 0), (0, stride(width) - width)], constant_values=WALL)
+    flat = rows.reshape(*lead, height * stride(width))
+    after = packed_size(height, width) - LEAD - flat.shape[-1]
+    return jnp.pad(flat, [*still, (LEAD, after)], constant_values=WALL)
+
+
+def unpack(packed: UInt8[Array, "*n C"], height: int, width: int) -> UInt8[Array, "*n H W"]:
+    """The flat array of a GridState to rows and columns."""
+    rows = packed[..., LEAD : LEAD + height * stride(width)]
+    return rows.reshape(*packed.shape[:-1], height, stride(width))[..., :width]
+
+
+def _multiple(n: int, of: int) -> int:
+    return -(-n // of) * of
 
 
 class Maker(eqx.Module):

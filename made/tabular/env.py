@@ -62,7 +62,7 @@ class Tabular(Environment):
 
     @property
     def spec(self) -> Spec:  # type: ignore[override]
-        return _spec(*self.mdp.r.shape, self.horizon)
+        return _spec(self.mdp.n_states, self.mdp.n_actions, self.horizon)
 
     def reset(self, key):
         s = _draw(self.first, key)

@@ -123,7 +123,7 @@ def maximise(
         up, down = (occupancy(mdp, plan.policy) for plan in (top, bottom))
         gap = jnp.sum(g * (up - d))
         on = (gap > tolerance) & (moves < max_iterations)
-        found = Optimum(jnp.where(on, move(d, up - down), d), objective(d), gap, moves + on)
+        found = Optimum(jnp.where(on, move(d, up - down), d), objective(d), gap, moves + on.astype(moves.dtype))
         return found, top.actions, bottom.actions, on
 
     d = occupancy(mdp, uniform_policy(mdp))

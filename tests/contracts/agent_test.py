@@ -25,7 +25,9 @@ def runs():
     def get(name: str):
         if name not in made:
             run = trees.stack([run_of(AGENTS[name](), BONUSES["hoeffding"](), **LENGTH)])
-            run = jax.tree.map(lambda x: x[0], run)  # the same run with its numbers as arrays: settings are not baked in
+            run = jax.tree.map(
+                lambda x: x[0], run
+            )  # the same run with its numbers as arrays: settings are not baked in
             first = begin(run, jax.random.key(0))
             made[name] = run, step, first, *step(run, first)
         return made[name]
@@ -82,7 +84,9 @@ def test_acts_within_the_action_space_and_keeps_its_carry(name, runs):
     keys = jax.random.split(jax.random.key(1), 64)
     for explore in (True, False):
         carry, action, _ = jax.vmap(
-            lambda k, explore=explore: run.agent.act(state.agent, run.agent.carry(spec), jnp.int32(0), (), k, explore=explore)
+            lambda k, explore=explore: run.agent.act(
+                state.agent, run.agent.carry(spec), jnp.int32(0), (), k, explore=explore
+            )
         )(keys)
         assert action.dtype == jnp.int32
         assert bool(((action >= 0) & (action < spec.action.n)).all())

@@ -96,7 +96,7 @@ def test_does_not_recompile_on_the_second_call(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vmap_over_states_equals_a_loop(name, cases):
-    bonus, _, state, _, batch, _, value, update, reward, _ = cases(name)
+    bonus, _, state, _, batch, _, value, update, _, _ = cases(name)
     halves = [jax.tree.map(lambda x, i=i: x[i * (T // 2) : (i + 1) * (T // 2)], batch) for i in (0, 1)]
     states = jax.tree.map(lambda x: jnp.stack([x, x]), state)
     keys = jax.random.split(jax.random.key(4), 2)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from made.agents import AGENTS, Uniform
 from made.bonuses import BONUSES, NoBonus
 from made.core import Bonus
-from made.run import Run, start
 from made.rollout import rollout
+from made.run import Run, start
 from made.tabular.env import RandomTabular
 from made.tabular.zoo import Lock
 
@@ -42,4 +42,15 @@ def shapes(tree):
     return jax.tree.structure(tree), [(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(tree)]
 
 
-__all__ = ["AGENTS", "BONUSES", "NoBonus", "N", "T", "experience", "leaves_are_arrays", "run_of", "shapes", "small_lock"]
+__all__ = [
+    "AGENTS",
+    "BONUSES",
+    "N",
+    "NoBonus",
+    "T",
+    "experience",
+    "leaves_are_arrays",
+    "run_of",
+    "shapes",
+    "small_lock",
+]

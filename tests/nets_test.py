@@ -1,0 +1,78 @@
+"""Networks: every leaf an array, sizes from the spec, clear refusals."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from made.core import Space
+from made.nets import MLP, ConvNet, Encoder, Recurrent, as_vector, orthogonal
+
+
+def test_every_leaf_is_an_array_so_networks_ride_in_scan():
+    nets = (
+        MLP((3, 8, 2), key=jax.random.key(0)),
+        ConvNet((3, 4), key=jax.random.key(1)),
+        Recurrent("lstm", 3, 4, key=jax.random.key(2)),
+        Encoder({"a": Space((), jnp.int32, 5), "b": Space((7, 7, 3), jnp.uint8)}, 16, key=jax.random.key(3)),
+    )
+    assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(nets))
+    doubled, _ = jax.lax.scan(lambda nets, _: (jax.tree.map(lambda x: 2 * x, nets), None), nets, None, 1)
+    assert np.allclose(doubled[0].layers[0].weight, 2 * nets[0].layers[0].weight)
+
+
+def test_an_mlp_is_its_formula():
+    net = MLP((3, 5, 2), key=jax.random.key(0), activation=jnp.tanh)
+    x = jnp.array([0.3, -1.0, 2.0])
+    (w1, b1), (w2, b2) = ((layer.weight, layer.bias) for layer in net.layers)
+    assert np.allclose(net(x), w2 @ jnp.tanh(w1 @ x + b1) + b2, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [Space((), jnp.int32, 6), Space((4,), jnp.int32, 3), Space((5,), jnp.float32), Space((9, 9, 3), jnp.uint8)],
+)
+def test_an_encoder_takes_what_the_spec_describes(space):
+    encoder = Encoder(space, 12, key=jax.random.key(0))
+    obs = jnp.zeros(space.shape, space.dtype)
+    out = encoder(obs)
+    assert out.shape == (encoder.size,) == (12,)
+    changed = encoder(obs + 1)
+    assert not np.allclose(out, changed)
+
+
+def test_images_in_bytes_are_scaled_to_one():
+    encoder = Encoder(Space((8, 8, 1), jnp.uint8), 4, key=jax.random.key(0)).parts[0]
+    bright = jnp.full((8, 8, 1), 255, jnp.uint8)
+    seen = as_vector(bright, encoder.space, encoder.convolutions)
+    assert np.allclose(seen, encoder.convolutions(jnp.ones((8, 8, 1))), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_recurrent_cell_remembers(kind):
+    cell = Recurrent(kind, 2, 3, key=jax.random.key(0))
+    carry, first = cell(cell.blank(), jnp.ones(2))
+    _, second = cell(carry, jnp.ones(2))
+    assert first.shape == (3,) and not np.allclose(first, second)
+    assert jax.tree.structure(carry) == jax.tree.structure(cell.blank())
+
+
+def test_orthogonal_weights_are_orthogonal():
+    layer = orthogonal(eqx.nn.Linear(8, 4, key=jax.random.key(0)), 2.0, jax.random.key(1))
+    assert np.allclose(layer.weight @ layer.weight.T, 4 * np.eye(4), atol=1e-5)
+    assert not layer.bias.any()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda k: MLP((3,), key=k),
+        lambda k: ConvNet((3, 4, 5), key=k, strides=(1,)),
+        lambda k: Recurrent("rnn", 2, 3, key=k),
+        lambda k: Encoder({"a": 3}, 4, key=k),
+    ],
+)
+def test_wrong_sizes_are_refused(make):
+    with pytest.raises(ValueError):
+        make(jax.random.key(0))

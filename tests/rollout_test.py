@@ -1,0 +1,140 @@
+"""Experience: true successors, fresh starts, returns; and the same through Gymnasium."""
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contracts.settings import N, small_lock
+from gymnasium.vector import AutoresetMode
+
+from made.agents import QLearning, Uniform
+from made.bonuses import MADE, NoBonus
+from made.host import HostBonus, HostEnvironment, HostRollout, space_of, true_successor
+from made.rollout import begin, rollout
+from made.run import Run, learn
+from made.tabular.env import RandomTabular, Tabular
+from made.tabular.zoo import Lock
+
+T = 22
+
+
+@pytest.fixture(scope="module")
+def rolled():
+    env = small_lock().settle(jax.random.key(0))
+    agent, bonus = Uniform(), NoBonus()
+    state = agent.init(jax.random.key(1), env.spec)
+    streams = begin(env, agent, bonus, (), N, jax.random.key(2))
+    go = lambda starts: rollout(env, agent, bonus, state, (), streams, T, jax.random.key(3), starts=starts)  # noqa: E731
+    return env, {starts: go(starts) for starts in (None, 6, 1)}
+
+
+def test_the_successor_is_the_true_one_and_the_next_observation_a_fresh_start(rolled):
+    env, outcomes = rolled
+    _, batch, ended = outcomes[None]
+    P = np.asarray(env.mdp.P)
+    probability = P[np.asarray(batch.obs), np.asarray(batch.action), np.asarray(batch.next_obs)]
+    assert (probability > 0).all()  # every successor can follow, at ends as well
+    done = np.asarray(ended.done)
+    assert np.array_equal(done, np.asarray(batch.terminated | batch.truncated))
+    assert np.array_equal(np.asarray(batch.obs)[1:][~done[:-1]], np.asarray(batch.next_obs)[:-1][~done[:-1]])
+    assert (np.asarray(batch.obs)[1:][done[:-1]] == 0).all()
+    assert done.sum() == N * (T // 4)  # an episode of this lock has exactly four steps
+
+
+def test_returns_and_lengths_are_those_of_whole_episodes(rolled):
+    _, outcomes = rolled
+    _, batch, ended = outcomes[None]
+    rewards = np.asarray(batch.reward)
+    for t, n in zip(*np.nonzero(np.asarray(ended.done)), strict=True):
+        assert ended.length[t, n] == 4
+        assert np.isclose(ended.total[t, n], rewards[t - 3 : t + 1, n].sum())
+
+
+def test_a_pool_of_starts_gives_the_same_kind_of_experience_and_counts_reuse(rolled):
+    _, outcomes = rolled
+    for starts, reused in ((None, 0), (6, 0), (1, N * (T // 4 - 1))):
+        _, batch, ended = outcomes[starts]
+        assert int(ended.reused) == reused
+        assert (np.asarray(batch.obs)[4::4] == 0).all()
+
+
+def test_a_fixed_mdp_is_sampled_with_its_own_probabilities():
+    env = Tabular(Lock(H=1, p=0.3).draw(), horizon=2)
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    landed = jax.vmap(lambda k: env.step((jnp.int32(0), jnp.int32(0)), jnp.int32(0), k)[1].obs)(keys)
+    dead = np.mean(np.asarray(landed) == int(Lock(H=1).dead(0, 0)))
+    assert abs(dead - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 20_000)
+
+
+def test_an_episode_without_an_end_is_truncated_at_the_horizon():
+    env = RandomTabular(Lock(H=6), horizon=3).settle(jax.random.key(0))
+    state, _ = env.reset(jax.random.key(1))
+    for t in range(3):
+        state, step = env.step(state, jnp.int32(0), jax.random.key(t))
+    assert bool(step.truncated) and not bool(step.terminated)
+    with pytest.raises(ValueError, match="at least 1"):
+        RandomTabular(Lock(H=6), horizon=0)
+
+
+@pytest.fixture(scope="module")
+def cliff():
+    return lambda mode=AutoresetMode.SAME_STEP: gym.make_vec(
+        "CliffWalking-v1", N, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}, max_episode_steps=9
+    )
+
+
+def test_the_same_learner_runs_on_gymnasium(cliff):
+    env = HostEnvironment(cliff())
+    bonus, agent = MADE.tabular(50), QLearning(horizon=9.0)
+    run = Run(small_lock(), agent, bonus, n_envs=N, unroll=T)
+    host = HostBonus(bonus, env.spec, N)
+    source = HostRollout(env, agent, host, seed=1)
+    state = agent.init(jax.random.key(0), env.spec)
+    step = jax.jit(lambda agent, bonus, batch, k, key: learn(run, agent, bonus, batch, k, key))
+    for k in (1, 2):
+        batch = source.collect(state, T)
+        before = np.asarray(host.state.cover).sum()
+        state, host.state, metrics = step(state, host.state, batch, jnp.int32(k), jax.random.key(k))
+        assert np.asarray(host.state.cover).sum() == before + N * T
+    assert batch.obs.shape == (T, N) and bool(batch.truncated.any())
+    assert all(np.isfinite(float(x)) for x in metrics.values())
+    assert len(source.returns) >= N and max(source.returns) < 0
+
+
+def test_gymnasium_successors_at_the_end_are_final_observations(cliff):
+    env = HostEnvironment(cliff())
+    source = HostRollout(env, Uniform(), HostBonus(NoBonus(), env.spec, N), seed=0)
+    batch = source.collect(Uniform().init(jax.random.key(0), env.spec), T)
+    done = np.asarray(batch.truncated | batch.terminated)[:-1]
+    assert done.any()
+    assert np.array_equal(np.asarray(batch.obs)[1:][~done], np.asarray(batch.next_obs)[:-1][~done])
+    assert (np.asarray(batch.obs)[1:][done] == 36).all()  # CliffWalking starts in state 36
+
+
+def test_next_step_autoreset_is_refused_with_the_fix(cliff):
+    with pytest.raises(ValueError, match="SAME_STEP"):
+        HostEnvironment(cliff(AutoresetMode.NEXT_STEP))
+    with pytest.raises(ValueError, match="final_obs"):
+        true_successor(np.zeros(2), {}, np.array([True, False]))
+
+
+def test_the_host_shell_says_what_is_missing():
+    spec = small_lock().spec
+    host = HostBonus(NoBonus(), spec, 2)
+    step = (np.zeros(2), np.zeros(2), np.zeros(2), np.zeros(2), np.array([True, False]), np.zeros(2, bool))
+    with pytest.raises(ValueError, match="before reset"):
+        host.step(*step)
+    host.reset(np.zeros(2))
+    with pytest.raises(ValueError, match="reset_obs"):
+        host.step(*step)
+
+
+def test_gymnasium_spaces_become_specs():
+    spaces = gym.spaces
+    seen = space_of(spaces.Dict({"image": spaces.Box(0, 255, (7, 7, 3), np.uint8), "way": spaces.Discrete(4)}))
+    assert seen["image"].shape == (7, 7, 3) and seen["image"].dtype == np.uint8 and seen["way"].n == 4
+    assert space_of(spaces.Box(-1, 1, (2,))).low == -1 and space_of(spaces.Box(-np.inf, 1, (2,))).low is None
+    for bad in (spaces.Text(3), spaces.Discrete(3, start=1)):
+        with pytest.raises(ValueError):
+            space_of(bad)
