@@ -1,3 +1,41 @@
-"""made: exploration in reinforcement learning by maximising deviation from explored regions."""
+"""made: exploration in reinforcement learning by maximising deviation from explored regions.
+
+The public names, one a line. Everything heavy (plots, extras) is imported where it is used.
+"""
+
+from made.agents import AGENTS as AGENTS
+from made.agents import ModelPPO as ModelPPO
+from made.agents import QLearning as QLearning
+from made.agents import Uniform as Uniform
+from made.agents import ValueIteration as ValueIteration
+from made.bonuses import BONUSES as BONUSES
+from made.bonuses import MADE as MADE
+from made.bonuses import Bernstein as Bernstein
+from made.bonuses import Count as Count
+from made.bonuses import GeometricMixture as GeometricMixture
+from made.bonuses import NoBonus as NoBonus
+from made.bonuses import RecentCounts as RecentCounts
+from made.core import Agent as Agent
+from made.core import Bonus as Bonus
+from made.core import Density as Density
+from made.core import Environment as Environment
+from made.core import Note as Note
+from made.core import Space as Space
+from made.core import Spec as Spec
+from made.core import Step as Step
+from made.core import Transition as Transition
+from made.host import HostBonus as HostBonus
+from made.host import HostEnvironment as HostEnvironment
+from made.host import HostRollout as HostRollout
+from made.run import Run as Run
+from made.run import evaluate as evaluate
+from made.run import iterate as iterate
+from made.run import start as start
+from made.schedules import Constant as Constant
+from made.schedules import Exponential as Exponential
+from made.schedules import Power as Power
+from made.tasks import TASKS as TASKS
+from made.tasks import make as make
+from made.trial import execute as execute
 
 __version__ = "0.1.0"

@@ -77,7 +77,8 @@ class Bernstein(Bonus):
             raise ValueError("Bernstein needs the agent's values: pass value=V_k, one number a state.")
         n = jnp.maximum(state.pairs, 1.0)
         mean, square = (state.triples @ value) / n, (state.triples @ value**2) / n
-        variance = jnp.maximum(square - mean**2, 0.0)
+        variance = square - mean**2
+        variance = jnp.where(variance > 8 * jnp.finfo(square.dtype).eps * square, variance, 0.0)  # not rounding
         return (jnp.sqrt(variance / n) + 1 / n)[batch.obs, batch.action]
 
     def update(self, state, batch, key):

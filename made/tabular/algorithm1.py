@@ -164,11 +164,12 @@ class Algorithm1(eqx.Module):
     ) -> tuple[Mixture, Report]:
         """K iterations: the mixture of K + 1 policies, and a report on each k = 1..K before its step."""
 
-        def body(progress: Progress, key: Key[Array, ""]) -> tuple[Progress, Report]:
-            progress, _, report = self.step(mdp, progress, key)
-            return progress, report
+        def body(loop: tuple[Progress, Key[Array, ""]], _: None) -> tuple[tuple, Report]:
+            key, k_step = jax.random.split(loop[1])
+            progress, _, report = self.step(mdp, loop[0], k_step)
+            return (progress, key), report
 
-        progress, reports = jax.lax.scan(body, self.start(mdp, K, policy), jax.random.split(key, K))
+        (progress, _), reports = jax.lax.scan(body, (self.start(mdp, K, policy), key), length=K)
         return progress.mixture, reports
 
     def _certificate(self, mdp: MDP, mixture: Mixture, planned: Density) -> Scalar:
@@ -209,7 +210,8 @@ class Constants(NamedTuple):
         del gamma
         ratio = jnp.sqrt((1 + lam) / lam)
         B = S * A * (1 + ratio)
-        return cls(jnp.asarray(1 / (4 * lam**2)), B, B, S * A * ratio * _zeta(c), tau * S * A * ratio, jnp.asarray(c), 1)
+        beta = jnp.asarray(1 / (4 * lam**2))
+        return cls(beta, B, B, S * A * ratio * _zeta(c), tau * S * A * ratio, jnp.asarray(c), 1)
 
     @classmethod
     def corrected(
@@ -238,9 +240,7 @@ class Constants(NamedTuple):
         """
         return self.scale * ((2 / K) ** self.c + (1 - eta) ** (K / 2)) / eta
 
-    def bound(
-        self, eta: Scalar | float, K: int, eps_d: Scalar | float = 0.0, eps_p: Scalar | float = 0.0
-    ) -> Scalar:
+    def bound(self, eta: Scalar | float, K: int, eps_d: Scalar | float = 0.0, eps_p: Scalar | float = 0.0) -> Scalar:
         """Theorem 1: max L_{K+1} - L_{K+1}(d_mix) after K iterations is at most
 
         B e^{-eta K} + 2 beta eps_d + eps_p + 4 eta beta + 2 sum_i (1-eta)^i delta_{K-i}.
@@ -267,7 +267,7 @@ def settings_for(
     if not eps > 0 or form not in ("printed", "corrected"):
         raise ValueError(f"eps={eps}, form={form!r}: eps must be above 0 and form 'printed' or 'corrected'.")
     if not c > 1:
-        raise ValueError(f"c is {c}, but the drift sum has a constant xi only for c > 1: use drift_limit and a longer run.")
+        raise ValueError(f"c is {c}, but xi is finite only for c > 1: see drift_limit, and run longer instead.")
     make = getattr(Constants, form)
     tau = 0.1 * eps / (float(make(S, A, gamma, lam, 1.0, c).xi) if form == "corrected" else 1.0)
     constants = make(S, A, gamma, lam, tau, c)

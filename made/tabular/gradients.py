@@ -97,12 +97,14 @@ def project_simplex(theta: Float[Array, "*b A"], floor: Scalar | float = 0.0) ->
     A = theta.shape[-1]
     if (known := concrete(floor)) is not None and not ((known >= 0) & (A * known <= 1)).all():
         raise ValueError(f"floor is {floor}, but {A} actions leave room for one between 0 and {1 / A:g}.")
-    mass = 1 - A * floor
-    y = theta - floor
-    ranked = -jnp.sort(-y, axis=-1)
-    excess = (jnp.cumsum(ranked, -1) - mass) / jnp.arange(1, A + 1, dtype=theta.dtype).reshape((1,) * (y.ndim - 1) + (A,))
-    count = jnp.sum(ranked > excess, -1, keepdims=True)  # how many entries stay above the floor
-    return floor + jnp.maximum(y - jnp.take_along_axis(excess, jnp.maximum(count, 1) - 1, -1), 0)
+
+    def project(y: Float[Array, "A"]) -> Float[Array, "A"]:
+        ranked = -jnp.sort(-y)
+        excess = (jnp.cumsum(ranked) - (1 - A * floor)) / jnp.arange(1, A + 1, dtype=y.dtype)
+        above = jnp.maximum(jnp.sum(ranked > excess), 1)  # how many entries stay above the floor
+        return floor + jnp.maximum(y - excess[above - 1], 0)
+
+    return jnp.vectorize(project, signature="(a)->(a)")(theta - floor)
 
 
 class PolicyGradient(eqx.Module):
@@ -112,9 +114,9 @@ class PolicyGradient(eqx.Module):
     `PolicyGradient.named` gives those of the paper. Under "simplex", pi = theta and each step is projected onto
     {theta >= floor}; under "softmax", theta are logits and the floor is not used.
 
-    Differs from the paper: MADE's sum enters with a plus (Appendix B.2 prints a minus, against Eqs. (1) and (4); "pg+made
-    printed" has it). "Tabular softmax parameterization" there means the simplex of its Figure 6. eta, floor and
-    the start are not given. Use float64: on the chain d falls below the smallest float32.
+    Differs from the paper: MADE's sum enters with a plus; Appendix B.2 prints a minus, against Eqs. (1) and (4), which
+    "pg+made printed" has. The "tabular softmax parameterization" there is the simplex of Figure 6. eta, floor and the
+    start are not given. Use float64: on the chain d falls below the smallest float32.
     """
 
     eta: float = 0.1

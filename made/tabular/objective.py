@@ -53,9 +53,7 @@ def L(mdp: MDP, d: Density, tau_k: Scalar | float, regulariser: Callable[[Densit
     return J(mdp, d) + tau_k * regulariser(d)
 
 
-def L_made(
-    mdp: MDP, d: Density, rho_cov: Density, tau_k: Scalar | float, lam: Scalar | float = 0.0
-) -> Scalar:
+def L_made(mdp: MDP, d: Density, rho_cov: Density, tau_k: Scalar | float, lam: Scalar | float = 0.0) -> Scalar:
     """L_k(d) = J(d) + tau_k R_lambda(d; rho_cov); Eq. (1), eq:made_objective, at lambda = 0, and Theorem 1's above."""
     return L(mdp, d, tau_k, lambda x: R_lambda(x, rho_cov, lam))
 
@@ -65,9 +63,7 @@ def reward_by_gradient(mdp: MDP, objective: Callable[[Density], Scalar], d: Dens
     return (1 - mdp.gamma) * jax.grad(objective)(d)
 
 
-def reward_made(
-    mdp: MDP, d: Density, rho_cov: Density, tau_k: Scalar | float, lam: Scalar | float = 0.0
-) -> Density:
+def reward_made(mdp: MDP, d: Density, rho_cov: Density, tau_k: Scalar | float, lam: Scalar | float = 0.0) -> Density:
     """MADE's reward in closed form, Eq. (6), eq:bonus_design, with the smoothing of Eq. (7).
 
     r_k = r + (1 - gamma) (tau_k / 2) / sqrt((d + lambda) (rho_cov + lambda)); Eq. (6) is lambda = 0.

@@ -101,9 +101,7 @@ def value_iteration(mdp: MDP, tolerance: float = 1e-6, max_sweeps: int = 100_000
     return jax.lax.while_loop(lambda it: (it.error > tolerance) & (it.sweeps < max_sweeps), sweep, first)
 
 
-def policy_iteration(
-    mdp: MDP, start: Int[Array, "S"] | None = None, allowed: Bool[Array, "S A"] | None = None
-) -> Plan:
+def policy_iteration(mdp: MDP, start: Int[Array, "S"] | None = None, allowed: Bool[Array, "S A"] | None = None) -> Plan:
     """An optimal deterministic policy by policy iteration (Howard), each evaluation one linear solve.
 
     `start` warms it: from the plan of a nearby reward it takes a round or two. `allowed` restricts the actions (at

@@ -64,7 +64,7 @@ def test_density_and_cover_are_the_weighted_sums(walk):
 def test_policies_are_planned_from_the_past_alone(walk, mdp):
     """pi_{k+1} is optimal for r_k at (d_mix,k, rho_cov^k); with its own density in the cover, as the proof's indices
     have it, the reward would be another."""
-    solver, mixtures, densities, plans = walk
+    _, mixtures, _, plans = walk
     for k, planned in enumerate(plans, start=1):
         now, later = mixtures[k - 1], mixtures[k]
         r_k = reward_made(mdp, now.density, now.cover, 0.5 / k**0.5, 0.05)
@@ -144,7 +144,9 @@ def test_bad_settings_are_refused(field, value):
         Algorithm1(**{field: value})
 
 
-@pytest.mark.parametrize(("given", "message"), [({"eps": 0}, "eps=0"), ({"form": "other"}, "other"), ({"c": 1.0}, "c > 1")])
+@pytest.mark.parametrize(
+    ("given", "message"), [({"eps": 0}, "eps=0"), ({"form": "other"}, "other"), ({"c": 1.0}, "c > 1")]
+)
 def test_bad_targets_are_refused(given, message):
     with pytest.raises(ValueError, match=message):
         settings_for(**({"eps": 0.1, "S": 2, "A": 2, "gamma": 0.9, "lam": 0.1} | given))

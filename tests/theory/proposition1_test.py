@@ -120,7 +120,7 @@ def test_the_printed_drift_is_one_sided(mdp, sides):
 
 
 def test_the_printed_temperature_does_not_add_up_to_eps():
-    """Item 14: 2 tau xi with tau = 0.1 eps is 0.2 xi eps, and xi is in the hundreds; tau = 0.1 eps / xi makes it 0.2 eps."""
+    """Item 14: tau = 0.1 eps makes 2 tau xi = 0.2 xi eps, and xi is in the hundreds; tau = 0.1 eps / xi, 0.2 eps."""
     eps, lam = 0.1, 0.1
     for form, share in (("printed", 26.2), ("corrected", 0.2)):
         solver, K = settings_for(eps, 8, 3, 0.9, lam, form=form)

@@ -141,8 +141,8 @@ def test_the_corrected_settings_reach_eps(draw):
 
 
 def test_the_printed_settings_miss_eps_on_a_bandit():
-    """Two arms, gamma = 0.999: the printed B = S A (1 + ...) is far below the values, so its K is too small by a factor;
-    the corrected settings reach eps."""
+    """Two arms, gamma = 0.999: the printed B = S A (1 + ...) is far below the values, so its K is too small; the
+    corrected settings reach eps."""
     bandit = MDP(jnp.ones((1, 2, 1)), jnp.array([[1.0, 0.0]]), jnp.ones(1), 0.999)
     solve = jax.jit(Algorithm1.solve, static_argnums=2)
     for form in ("printed", "corrected"):

@@ -1,0 +1,139 @@
+"""The command line: what it prints, how it fails, that an interrupted run loses nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from made import cli, doctor
+from made.bench import BENCHES, Measure, as_text
+from made.bench import run as run_bench
+
+
+def call(capsys, *words: str) -> tuple[int, str, str]:
+    code = cli.main(list(words))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A store with the smallest experiment in it, made by the command itself."""
+    folder = tmp_path_factory.mktemp("cli")
+    assert cli.main(["run", "objective", "--scale", "smoke", "--out", str(folder / "runs")]) == 0
+    return folder
+
+
+def test_alone_it_says_what_to_do_next(capsys):
+    code, out, _ = call(capsys)
+    assert code == 0 and "made demo" in out
+
+
+def test_list_names_everything_by_kind(capsys):
+    code, out, _ = call(capsys, "list", "--json")
+    kinds = json.loads(out)
+    assert code == 0
+    assert kinds["experiments"] == ["objective", "convergence", "lock", "lock_bonuses", "lock_heatmap", "chain"]
+    assert {"made", "bernstein"} <= set(kinds["bonuses"]) and "value-iteration" in kinds["agents"]
+    assert "lock" in kinds["tasks"] and "tabular" in kinds["benchmarks"]
+    assert "hoeffding" in call(capsys, "list")[1]
+
+
+def test_check_prints_every_claim_in_a_stable_form(capsys, recorded):
+    code, out, _ = call(capsys, "check", "--json", "--out", str(recorded / "runs"))
+    rows = json.loads(out)
+    assert code == 0 and [row["claim"] for row in rows] == list(range(1, 18))
+    assert all(list(row) == ["claim", "name", "where", "holds", "observed", "scale", "seeds", "command"] for row in rows)
+    assert [row["holds"] for row in rows] == [True] * 5 + [None] * 12
+    assert rows[0]["scale"] == "smoke" and rows[0]["seeds"] == 2
+
+
+def test_check_of_one_experiment_and_its_strict_form(capsys, recorded):
+    code, out, _ = call(capsys, "check", "objective", "--strict", "--out", str(recorded / "runs"))
+    assert code == 0 and "5 claims: 5 hold." in out
+
+
+def test_figure_and_report_draw_what_is_recorded(capsys, recorded):
+    runs, to = str(recorded / "runs"), recorded / "figures"
+    code, out, _ = call(capsys, "figure", "objective", "--out", runs, "--to", str(to))
+    assert code == 0 and Path(out.strip()).exists()
+    code, out, _ = call(capsys, "report", "--out", runs, "--to", str(to))
+    assert code == 0 and (to / "index.html").exists() and "index.html" in out
+
+
+def test_map_finds_an_equation(capsys):
+    code, out, _ = call(capsys, "map", "eq:bonus_design")
+    assert code == 0 and "made/bonuses/made.py::MADE" in out
+    assert len(call(capsys, "map")[1].splitlines()) > 40
+
+
+def test_doctor_names_versions_and_fixes(capsys):
+    _, out, _ = call(capsys, "doctor")
+    assert "jax" in out and "JAX device" in out
+    assert all(finding.fix for finding in doctor.examine() if finding.state != "ok")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["frob"], "no command 'frob'"),
+        (["chekc"], "Did you mean 'check'"),
+        (["run"], "Missing"),
+        (["run", "lokc"], "Did you mean 'lock'"),
+        (["run", "lock", "--scale", "huge"], "Unknown scale 'huge'"),
+        (["run", "lock", "--scal", "small"], "Did you mean --scale"),
+        (["run", "lock", "--seeds", "0"], "--seeds must be at least 1"),
+        (["run", "lock", "--seeds", "many"], "--seeds"),
+        (["run", "lock", "--set", "agent.gama=1"], "Did you mean 'gamma'"),
+        (["run", "lock", "--set", "agent.gamma=x"], "takes a number"),
+        (["run", "lock", "--set", "iterations=7", "--set", "every=70"], "every"),
+        (["map", "eq:bonus_desing"], "Did you mean 'eq:bonus_design'"),
+        (["bench", "speed"], "no benchmark 'speed'"),
+        (["figure", "lock"], "nothing recorded"),
+        (["report"], "Nothing is recorded"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(capsys, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(capsys, *words)
+    assert code == 2 and message in err and len(err.strip().splitlines()) == 1 and "Traceback" not in err
+    assert not list(tmp_path.iterdir()), "a refused command leaves nothing behind"
+
+
+def test_a_folder_that_holds_something_else_is_refused(capsys, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    code, _, err = call(capsys, "run", "objective", "--scale", "smoke", "--out", str(tmp_path))
+    assert code == 2 and "thesis.txt" in err and (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_run_leaves_the_store_readable_and_the_next_goes_on(tmp_path, how, capsys):
+    words = [sys.executable, "-m", "made.cli", "run", "lock_heatmap", "--scale", "smoke", "--out", str(tmp_path / "runs")]
+    running = subprocess.Popen(words, env={**os.environ, "MADE_CACHE": ""}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 240
+    while not list(tmp_path.glob("runs/*/*/*/*/run.json")) and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.send_signal(how)
+    running.communicate()
+    stored = len(list(tmp_path.glob("runs/*/*/*/*/run.json")))
+    assert 0 < stored
+    assert how != signal.SIGINT or running.returncode in (0, 130)
+    code, out, _ = call(capsys, "run", "lock_heatmap", "--scale", "smoke", "--out", str(tmp_path / "runs"))
+    assert code == 0
+    assert len(list(tmp_path.glob("runs/*/*/*/*/run.json"))) == 24
+    assert f"{stored} runs are stored already" in out or stored == 24
+
+
+def test_benchmarks_print_a_table_and_have_a_stable_form():
+    row = Measure("a", 2.0, "s", 1.0, 0.5, "at most 3 s", True, "a machine")
+    assert list(row._asdict()) == ["name", "value", "unit", "baseline", "ratio", "goal", "met", "device"]
+    text = as_text([row])
+    assert "| a | 2 s | 1 s | 0.5x | at most 3 s | yes |" in text and "a machine" in text
+    assert "tabular" in BENCHES
+    with pytest.raises(ValueError, match="Did you mean 'tabular'"):
+        run_bench("tabluar")

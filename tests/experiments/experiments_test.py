@@ -1,0 +1,139 @@
+"""Every experiment, through the same store, sweep, verdicts, figures and report that a user's run goes through.
+
+The smoke scale of all experiments is run once for the module, in this process.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from made import report, study
+from made.experiments import experiment, experiments
+from made.experiments.judging import above, within
+from made.experiments.spec import Judged, choose
+from made.results.bootstrap import Interval
+from made.results.plot import png
+from made.results.store import Scale, Store
+from made.sweep import configured, plan, sweep
+from made.trial import groups
+
+NAMES = list(experiments())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    store = Store(tmp_path_factory.mktemp("runs"))
+    studies = [study.Study(e, Scale.SMOKE) for e in experiments().values()]
+    assert study.run(studies, store) > 0
+    return store
+
+
+def of(name: str, *settings: str) -> study.Study:
+    return study.Study(experiment(name), Scale.SMOKE, settings)
+
+
+def test_claims_1_to_17_have_one_experiment_each():
+    numbers = sorted(claim.number for e in experiments().values() for claim in e.claims)
+    assert numbers == list(range(1, 18))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_claim_gets_a_verdict_with_numbers(name, store):
+    judged = study.check(of(name), store)
+    assert judged and all(isinstance(row, Judged) for row in judged)
+    for row in judged:
+        assert row.holds in (True, False, None) and any(c.isdigit() for c in row.observed)
+        assert row.seeds == len(experiment(name).seeds(Scale.SMOKE)) and row.command == f"made run {name} --scale smoke"
+        json.dumps(row._asdict())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_draws_and_tabulates(name, store):
+    table, problem = study.load(of(name), store)
+    assert problem is None
+    for drawing in experiment(name).draw(table):
+        assert len(png(drawing.figure, dpi=50)) > 5000 and drawing.caption
+    for _, header, rows in experiment(name).tables(table):
+        assert rows and all(len(row) == len(header) for row in rows)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_second_run_finds_everything_done(name, store):
+    work, done = plan(experiment(name), Scale.SMOKE, list(experiment(name).seeds(Scale.SMOKE)), store)
+    assert work == [] and done > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", [Scale.DEMO, Scale.SMALL, Scale.PAPER])
+def test_larger_scales_are_made_of_whole_programs(name, scale):
+    """Not run here: that every scale can be planned, and that seeds and settings share programs."""
+    trials = configured(experiment(name), scale)
+    seeds = experiment(name).seeds(scale)
+    assert len(groups(list(trials.values()))) <= max(3, 0.6 * len(trials))
+    if scale is not Scale.DEMO and name.startswith("lock"):
+        assert len(seeds) >= (100 if scale is Scale.PAPER else 20)
+
+
+def test_identities_hold_even_at_the_smallest_scale(store):
+    assert all(row.holds for row in study.check(of("objective"), store))
+
+
+def test_too_few_seeds_cannot_tell(store):
+    assert [row.holds for row in study.check(of("lock"), store)] == [None, None, None]
+
+
+def test_nothing_recorded_and_incomplete_are_said_with_the_command(tmp_path, store):
+    empty = study.check(of("chain"), Store(tmp_path))
+    assert all(row.holds is None and "made run chain --scale smoke" in row.observed for row in empty)
+    part = Store(tmp_path / "part")
+    work, _ = plan(experiment("chain"), Scale.SMOKE, [0], part)
+    list(sweep(work[:1], part))
+    unfinished = study.check(of("chain"), part)
+    assert all(row.holds is None and "goes on from there" in row.observed for row in unfinished)
+    with pytest.raises(ValueError, match="cannot be drawn"):
+        study.draw(of("chain"), part, tmp_path)
+    assert study.run([of("chain")], part) == sum(len(group.jobs) for group in work[1:])
+    assert study.load(of("chain"), part)[1] is None
+
+
+def test_a_changed_setting_is_another_run_and_only_where_the_setting_exists(store):
+    plain, changed = (configured(experiment("lock"), Scale.SMOKE, s) for s in ((), ("bonus.recent.window=10",)))
+    differ = [label for label in plain if plain[label] != changed[label]]
+    assert differ and all("made/B=" in label for label in differ)
+    assert study.load(of("lock", "bonus.recent.window=10"), store)[1] is not None
+    for wrong in ("bonus.recent.windw=10", "window", "=3"):
+        with pytest.raises(ValueError):
+            configured(experiment("lock"), Scale.SMOKE, (wrong,))
+
+
+def test_the_report_has_every_claim_figure_and_setting(store, tmp_path):
+    section, judged = study.section(of("lock"), store, tmp_path)
+    page = report.render([section])
+    assert (tmp_path / "lock.png").exists() and (tmp_path / "lock.svg").exists()
+    assert all(row.name in page for row in judged) and page.count("data:image/png") == 2
+    assert "RecentCounts" in page and "commit" in page.lower()
+
+
+def test_an_unknown_experiment_names_the_nearest():
+    with pytest.raises(ValueError, match="Did you mean 'lock_heatmap'"):
+        experiment("lock_heatmpa")
+
+
+def test_a_scale_without_an_entry_takes_the_next_smaller():
+    assert choose(Scale.PAPER, smoke=1, small=2) == 2 and choose(Scale.SMOKE, smoke=1, small=2) == 1
+    with pytest.raises(ValueError, match="smoke"):
+        choose(Scale.SMOKE, small=2)
+
+
+def test_verdict_rules_hold_fail_and_cannot_tell():
+    wide, up, down = (Interval(e, lo, hi, 20, 0.95) for e, lo, hi in ((0.1, -1, 1), (2, 1, 3), (-2, -3, -1)))
+    few = Interval(2.0, 1.0, 3.0, 3, 0.95)
+    assert above({"a": up}, "x").holds is True
+    assert above({"a": up, "b": down}, "x").holds is False
+    assert above({"a": up, "b": wide}, "x").holds is None
+    assert above({"a": few}, "x").holds is None
+    assert within({"a": wide}, 1.5, "x").holds is True
+    assert within({"a": up}, 0.5, "x").holds is False
+    assert within({"a": up}, 2.0, "x").holds is None
+    assert np.isnan(above({}, "x").holds or np.nan)
