@@ -135,6 +135,7 @@ class Report:
     scale: str | None = None
     out: Path = Path("runs")
     to: Path = Path("report")
+    markdown: Path | None = None  # also write the results as a Markdown page
 
     def main(self) -> int:
         from made import study
@@ -145,7 +146,8 @@ class Report:
         names = self.experiments or [n for n, e in experiments().items() if study.largest_scale(e, store)]
         if not names:
             raise ValueError(f"Nothing is recorded in {self.out}: run `made demo` or `made run EXPERIMENT` first.")
-        return _publish([_recorded(name, self.scale, (), store) for name in names], store, self.to)
+        studies = [_recorded(name, self.scale, (), store) for name in names]
+        return _publish(studies, store, self.to, self.markdown)
 
 
 @dataclasses.dataclass
@@ -213,16 +215,20 @@ def _recorded(name: str, scale: str | None, settings: tuple[str, ...], store):
     return _study(name, found, settings)
 
 
-def _publish(studies, store, folder: Path) -> int:
+def _publish(studies, store, folder: Path, to_markdown: Path | None = None) -> int:
     from made import report, study
 
-    sections, judged = [], []
-    for one in studies:
-        section, rows = study.section(one, store, folder)
-        sections.append(section)
-        judged += rows
-    judged.sort(key=lambda row: row.claim)
+    published = [study.publish(one, store, folder) for one in studies]
+    for image in (image for one in published for image in one.images):
+        print(f"drawn: {image}")
+    judged = sorted((row for one in published for row in one.judged), key=lambda row: row.claim)
+    sections = [one.section for one in published]
     page = report.write(folder / "index.html", sections)
+    if to_markdown is not None:
+        from made import markdown
+
+        to_markdown.parent.mkdir(parents=True, exist_ok=True)
+        to_markdown.write_text(markdown.render(sections, [one.images for one in published], to_markdown), "utf-8")
     _tell(judged)
     _warn(store)
     print(f"The report, with figures, tables, settings and provenance: {page}")
@@ -289,6 +295,8 @@ def _in_one_line(box: str) -> str:
     """The gist of tyro's boxed message: its first sentences, and the nearest option where it names one."""
     lines = [" ".join(re.sub(r"[^\x20-\x7e]", " ", line).split()) for line in box.splitlines()]
     lines = [line for line in lines if line]
+    if wrong := re.search(r"Error parsing (\S+):.*?from \['(.*?)'\]", " ".join(lines)):
+        return f"{wrong[1]} cannot be {wrong[2]!r}."
     gist = " ".join(lines[1:3] if lines[0].startswith(("Required", "Parsing")) else lines[1:2])
     near = re.search(r"meant: (--[a-z-]+)", " ".join(lines))
     return f"{gist}." + (f" Did you mean {near[1]}?" if near else "")

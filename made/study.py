@@ -93,28 +93,30 @@ def draw(study: Study, store: Store, folder: Path) -> list[tuple[Drawing, Path]]
     return [(drawn, plot.save(drawn.figure, folder / drawn.name)[0]) for drawn in study.experiment.draw(table)]
 
 
-def section(study: Study, store: Store, folder: Path | None = None) -> tuple[report.Section, list[Judged]]:
-    """The study as a section of the report, with its verdicts; its figures also go to `folder`, where one is given."""
+class Published(NamedTuple):
+    """A study as a section of the report, its verdicts, and the image files of its figures."""
+
+    section: report.Section
+    judged: list[Judged]
+    images: list[Path]
+
+
+def publish(study: Study, store: Store, folder: Path) -> Published:
+    """Judge and draw a study; its figures go to `folder` as PNG and SVG."""
     table, problem = load(study, store)
     experiment = study.experiment
     judged = unjudged(study, problem) if problem else judge(experiment, table, study.scale, study.command)
     texts = {claim.number: claim.text for claim in experiment.claims}
     claims = [{**row._asdict(), "claim": f"Claim {row.claim}: {texts[row.claim]}."} for row in judged]
     if problem:
-        return report.Section(experiment.name, experiment.title, experiment.about, claims=claims), judged
-    figures = []
+        return Published(report.Section(experiment.name, experiment.title, experiment.about, claims=claims), judged, [])
+    figures, images = [], []
     for drawn in experiment.draw(table):
-        if folder is not None:
-            print(f"drawn: {plot.save(drawn.figure, folder / drawn.name)[0]}")
-        figures.append((drawn.caption, plot.png(drawn.figure, dpi=150), f"Figure {drawn.name}: {drawn.caption}"))
+        images.append(plot.save(drawn.figure, folder / drawn.name)[0])
+        figures.append((drawn.caption, images[-1].read_bytes(), f"Figure {drawn.name}: {drawn.caption}"))
     runs = {label: table.runs(label) for label in table.labels()}
-    return report.Section(
-        experiment.name,
-        experiment.title,
-        experiment.about,
-        figures,
-        claims,
-        experiment.tables(table),
-        {label: runs[label][0]["description"] for label in runs},
-        merged(one["provenance"] for ones in runs.values() for one in ones),
-    ), judged
+    settings = {label: runs[label][0]["description"] for label in runs}
+    made_by = merged(one["provenance"] for ones in runs.values() for one in ones)
+    described = (experiment.name, experiment.title, experiment.about)
+    section = report.Section(*described, figures, claims, experiment.tables(table), settings, made_by)
+    return Published(section, judged, images)

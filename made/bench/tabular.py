@@ -138,31 +138,21 @@ def replay_error(episodes: int = 300) -> float:
 
 
 def _rlberry(ours: float, where: str) -> Measure:
-    """rlberry's UCBVI on the same lock, if rlberry is here."""
-    name = "lock: against rlberry's UCBVI"
-    try:
-        from rlberry.envs.finite import FiniteMDP  # type: ignore[import-not-found]
-        from rlberry_scool.agents.ucbvi import UCBVIAgent  # type: ignore[import-not-found]
-    except ImportError:
-        return Measure(
-            f"{name} (not installed: pip install rlberry rlberry-scool)",
-            ours,
-            "episodes/s",
-            None,
-            None,
-            "",
-            None,
-            where,
-        )
-    trial = lock_trial()
-    mdp = trial.env.family.draw(jax.random.key(0))  # type: ignore[attr-defined]
+    """rlberry's UCBVI on the same lock, by the interpreter that MADE_RLBERRY_PYTHON names, or by this one."""
+    name = "lock: against rlberry's UCBVI, one seed"
+    python = os.environ.get("MADE_RLBERRY_PYTHON", sys.executable)
+    mdp = lock_trial().env.family.draw(jax.random.key(0))  # type: ignore[attr-defined]
     P = np.asarray(mdp.P, np.float64)
-    env = FiniteMDP(np.asarray(mdp.r), P / P.sum(-1, keepdims=True), initial_state_distribution=0)
-    agent = UCBVIAgent(env, gamma=1.0, horizon=LOCK.H + 1, bonus_scale_factor=0.1)
-    agent.fit(budget=20)
-    began = time.perf_counter()
-    agent.fit(budget=LOCK.episodes)
-    theirs = LOCK.episodes / (time.perf_counter() - began)
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(f"{folder}/P.npy", P / P.sum(-1, keepdims=True))
+        np.save(f"{folder}/r.npy", np.asarray(mdp.r, np.float64))
+        script = str(Path(__file__).with_name("rlberry_lock.py"))
+        words = [python, script, folder, str(LOCK.H + 1), str(LOCK.episodes)]
+        done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        hint = f"{name} (not measured: no rlberry here; MADE_RLBERRY_PYTHON names an interpreter that has it)"
+        return Measure(hint, ours, "episodes/s", None, None, "", None, where)
+    theirs = float(done.stdout.split()[-1])
     return Measure(name, ours, "episodes/s", theirs, ours / theirs, "", None, where)
 
 

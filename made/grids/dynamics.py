@@ -1,7 +1,7 @@
 """What the seven actions do, exactly as in the package minigrid 3.2.
 
-An interaction depends on the cell ahead, on the action, and on two facts of the hand: whether it is empty and whether it
-holds the key of the door ahead. So the rules are written out once, in words, as a table that a step looks up.
+An interaction depends on the cell ahead, on the action, and on two facts of the hand: whether it is empty and whether
+it holds the key of the door ahead. So the rules are written out once, as a table that a step looks up.
 """
 
 from typing import NamedTuple
@@ -79,9 +79,7 @@ def act(
     reward = jnp.where(won, 1 - 0.9 * (steps / max_steps), 0.0).astype(jnp.float32)
     outcome = Outcome(reward, won | (forward & (cell == world.LAVA)), steps >= max_steps)
     following = GridState(
-        grid=state.grid.at[index].set(
-            new, mode="promise_in_bounds", unique_indices=True, indices_are_sorted=True
-        ),
+        grid=state.grid.at[index].set(new, mode="promise_in_bounds", unique_indices=True, indices_are_sorted=True),
         x=state.x + look_up(_MOVE_X, move).astype(state.x.dtype),
         y=state.y + look_up(_MOVE_Y, move).astype(state.y.dtype),
         direction=((facing + turn) & 3).astype(state.direction.dtype),

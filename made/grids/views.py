@@ -8,7 +8,7 @@ by row from the agent outwards. A row of cells is a 7-bit mask, so a row's shado
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, UInt8, UInt32
+from jaxtyping import Array, Bool, UInt8, UInt32
 
 from made.grids import world
 from made.grids.dynamics import look_up, mix
@@ -43,42 +43,45 @@ def _shadows() -> np.ndarray:
 _SHADOWS = _shadows()  # [light * 128 + clear] -> seen | light of the next row << 7
 
 
-def view_codes(state: GridState, stride: int, see_through: bool = False) -> UInt8[Array, "7 7"]:
-    """The codes of the cells in view, [column][row]; UNSEEN where shadowed; the agent's own cell is its hand."""
+def window(state: GridState, stride: int) -> UInt8[Array, "7 7"]:
+    """The codes of the 7x7 cells ahead, [column][row], as if nothing cast a shadow; the agent is at [3][6]."""
     facing = state.direction.astype(jnp.int32)
     corner = state.x.astype(jnp.int32) + look_up(_CORNER_X, facing)
     corner += (state.y.astype(jnp.int32) + look_up(_CORNER_Y, facing)) * stride + world.LEAD
     starts = corner + stride * np.arange(VIEW, dtype=np.int32)
     block = jax.vmap(lambda start: jax.lax.dynamic_slice(state.grid, (start,), (VIEW,)))(starts)
-    codes = _face_up(block, facing)
-    held = jnp.where(_AT_AGENT, state.carrying, codes)
-    return held if see_through else jnp.where(_lit(codes), held, np.uint8(world.UNSEEN))
-
-
-def _face_up(block: UInt8[Array, "7 7"], facing: Int[Array, ""]) -> UInt8[Array, "7 7"]:
-    """A block of the grid, [y][x], as the view [column][row] of an agent that faces that way."""
     right, down, left, up = block[:, ::-1], block[::-1, ::-1].T, block[::-1, :], block.T
     return jnp.where(facing < 2, jnp.where(facing == 0, right, down), jnp.where(facing == 2, left, up))
 
 
-def _lit(codes: UInt8[Array, "7 7"]) -> Array:
-    """Which cells the agent sees, [column][row]."""
+def lit(codes: UInt8[Array, "7 7"]) -> Bool[Array, "7 7"]:
+    """Which cells of a window the agent sees."""
     clear = (codes < world.OPAQUE_FROM).astype(jnp.uint16)
     rows = (clear << np.arange(VIEW, dtype=np.uint16)[:, None]).sum(0, dtype=jnp.uint16)
     light, seen = jnp.uint16(1 << VIEW // 2), [jnp.uint32(0)] * VIEW
     for row in reversed(range(VIEW)):
         shadow = look_up(_SHADOWS, (light << VIEW) | rows[row])
         seen[row], light = (shadow & 127).astype(jnp.uint32), shadow >> VIEW
-    # Two words for the seven masks: a cell then tests one bit, where a stack of rows would be gone through cell by cell.
-    near = sum((seen[row] << (VIEW * row) for row in range(1, 4)), seen[0])
-    far = sum((seen[row] << (VIEW * (row - 4)) for row in range(5, VIEW)), seen[4])
+    # Two words for the seven masks, so that a cell tests one bit of a number that its whole environment shares.
+    far = sum((seen[row] << (VIEW * row) for row in range(1, 4)), seen[0])
+    near = sum((seen[row] << (VIEW * (row - 4)) for row in range(5, VIEW)), seen[4])
     bit = (_COLUMN + VIEW * np.where(_ROW < 4, _ROW, _ROW - 4)).astype(np.uint32)
-    return ((jnp.where(_ROW < 4, near, far) >> bit) & 1) != 0
+    return ((jnp.where(_ROW < 4, far, near) >> bit) & 1) != 0
 
 
 def image(state: GridState, stride: int, see_through: bool = False) -> UInt8[Array, "7 7 3"]:
-    """The package's `obs["image"]`: (object, colour, state) of each cell in view, [column][row]."""
-    return look_up(world.ENCODING, view_codes(state, stride, see_through))
+    """The package's `obs["image"]`: (object, colour, state) of each cell in view, [column][row].
+
+    Zeros where nothing is seen; the agent's own cell shows what it carries.
+    """
+    codes = window(state, stride)
+    cells = look_up(world.ENCODING, jnp.where(_AT_AGENT, state.carrying, codes))
+    if see_through:
+        return cells
+    # No byte of the encoding is above 10, so dividing by 255 gives the zeros of a cell in the dark. A select would give
+    # them too, but the compiler for CPUs repeats a select for each use of the image, and a division it does once.
+    darkness = jnp.where(lit(codes), np.uint8(1), np.uint8(255))
+    return jax.lax.div(cells, jnp.broadcast_to(darkness[..., None], cells.shape))
 
 
 def full_view(state: GridState, height: int, width: int) -> UInt8[Array, "W H 3"]:
@@ -95,5 +98,6 @@ def state_hash(state: GridState) -> UInt32[Array, "2"]:
     The clock and the target are left out, as in the episodic counts of RIDE and NovelD.
     """
     parts = (state.x, state.y, state.direction, state.carrying)
-    pose = sum(part.astype(jnp.uint32) << (8 * i) for i, part in enumerate(parts))
+    x, y, direction, hand = (part.astype(jnp.uint32) for part in parts)
+    pose = x | (y << 8) | (direction << 16) | (hand << 24)
     return mix(state.hash + mix(pose * np.array([0xC2B2AE3D, 0x27D4EB2F], np.uint32)))

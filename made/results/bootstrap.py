@@ -193,9 +193,7 @@ class Times(NamedTuple):
         """The earliest step by which half of the seeds had reached it; inf, not reached, if fewer did."""
         return _over_seeds(np.where(self.censored, np.inf, self.times), _half, rng, resamples, level)
 
-    def restricted_mean(
-        self, rng: np.random.Generator, resamples: int = 2000, level: float = 0.95
-    ) -> Interval:
+    def restricted_mean(self, rng: np.random.Generator, resamples: int = 2000, level: float = 0.95) -> Interval:
         """The mean of min(time, last step): a lower bound of the mean time if any seed is censored."""
         return interval(self.times, mean, rng, resamples, level)
 
@@ -206,9 +204,7 @@ class Times(NamedTuple):
         return line + (f" within {self.times[self.censored].max():g}" if self.censored.any() else "")
 
 
-def time_to_threshold(
-    steps: ArrayLike, curves: ArrayLike, threshold: float | int, direction: str = "up"
-) -> Times:
+def time_to_threshold(steps: ArrayLike, curves: ArrayLike, threshold: float | int, direction: str = "up") -> Times:
     """The first recorded step at which each seed's curve is at or past the threshold.
 
     `steps` is [T] and `curves` [n_seeds, T]; direction "up" means value >= threshold, "down" value <=

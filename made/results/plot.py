@@ -234,9 +234,7 @@ def shared_limits(matrices: Iterable[ArrayLike], *, log: bool = False) -> tuple[
     values = np.concatenate([np.ravel(np.asarray(matrix, float)) for matrix in matrices] or [np.array([])])
     values = values[np.isfinite(values) & ((values > 0) | (not log))]
     if not values.size:
-        raise ValueError(
-            f"No {'positive ' if log else ''}finite value to scale colours by: every entry is empty."
-        )
+        raise ValueError(f"No {'positive ' if log else ''}finite value to scale colours by: every entry is empty.")
     low, high = float(values.min()), float(values.max())
     return (low, high) if low < high else (low, low + (abs(low) or 1.0))
 

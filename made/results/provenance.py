@@ -54,18 +54,12 @@ def merged(provenances: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     given = list(provenances)
     out: dict[str, Any] = {"runs": len(given)}
-    for key in dict.fromkeys(
-        key for one in given for key in one if key not in ("wall_s", "lanes", "started")
-    ):
+    for key in dict.fromkeys(key for one in given for key in one if key not in ("wall_s", "lanes", "started")):
         values = list(dict.fromkeys(one.get(key) for one in given))
         out[key] = values[0] if len(values) == 1 else values
     starts = [one["started"] for one in given if "started" in one]
     shares = [one["wall_s"] / max(one.get("lanes", 1), 1) for one in given if "wall_s" in one]
-    return (
-        out
-        | ({"started": min(starts)} if starts else {})
-        | ({"wall_s": round(sum(shares), 3)} if shares else {})
-    )
+    return out | ({"started": min(starts)} if starts else {}) | ({"wall_s": round(sum(shares), 3)} if shares else {})
 
 
 @functools.cache

@@ -18,6 +18,10 @@ class MDP(eqx.Module):
 
     Differs from the paper: rho is a distribution over states (Section 2 prints rho: S -> Delta(S)), and rewards
     need only be finite (it assumes [0, 1], but its own lock pays negative ones).
+
+    >>> stay_or_end = MDP([[[1, 0], [0, 1]], [[0, 1], [0, 1]]], [[1, 0], [0, 0]], [1, 0], 0.9)
+    >>> stay_or_end.absorbing.tolist()
+    [False, True]
     """
 
     P: Float[Array, "*b S A S"]
@@ -131,5 +135,5 @@ def _check_shapes(P: tuple, r: tuple, rho: tuple, gamma: tuple) -> None:
             raise ValueError(f"{name} has shape {shape}, but P of shape {P} asks for {wanted}: {advice}.")
 
 
-def _first(mask: np.ndarray) -> tuple[int, ...]:
+def _first(mask: np.ndarray | np.bool_) -> tuple[int, ...]:
     return tuple(int(i) for i in np.argwhere(mask)[0])

@@ -89,7 +89,10 @@ class Optimum(NamedTuple):
 
 
 def maximise(
-    mdp: MDP, objective: Callable[[Density], Scalar], tolerance: float = 1e-8, max_iterations: int = 2000
+    mdp: MDP,
+    objective: Callable[[Density], Scalar],
+    tolerance: Scalar | float = 1e-8,
+    max_iterations: Array | int = 2000,
 ) -> Optimum:
     """max_d of a concave, differentiable objective over the densities that policies can have.
 
@@ -138,7 +141,7 @@ def _line_search(gradient: Callable[[Density], Density], d: Density, u: Density,
     def slope(step: Scalar) -> Scalar:
         return jnp.sum(u * gradient(jnp.maximum(d + step * u, 0)))
 
-    def halve(_: int, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
+    def halve(_: Array | int, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
         low, high = ends
         middle = (low + high) / 2
         rising = slope(middle) > 0

@@ -21,7 +21,7 @@ class Plan(NamedTuple):
     rounds: Int[Array, ""]  # evaluations it took
 
     @property
-    def policy(self) -> Float[Array, "S A"]:
+    def policy(self) -> Float[Array, "*b S A"]:
         """The plan as a policy: probability one on its action in every state."""
         return jax.nn.one_hot(self.actions, self.q.shape[-1], dtype=self.q.dtype)
 
@@ -74,7 +74,7 @@ def pair_occupancy(
     return (mdp.gamma * onwards).at[state, action].add(1 - mdp.gamma)
 
 
-def policy_from_occupancy(d: Float[Array, "S A"]) -> Float[Array, "S A"]:
+def policy_from_occupancy(d: Float[Array, "*b S A"]) -> Float[Array, "*b S A"]:
     """The stationary policy whose visitation density is d: pi(a | s) = d(s, a) / sum_a d(s, a) (Puterman).
 
     This is how the mixture of Section 2 becomes one policy. States that d never visits get the uniform policy.
@@ -83,7 +83,7 @@ def policy_from_occupancy(d: Float[Array, "S A"]) -> Float[Array, "S A"]:
     return jnp.where(visits > 0, d / jnp.where(visits > 0, visits, 1), 1 / d.shape[-1])
 
 
-def value_iteration(mdp: MDP, tolerance: float = 1e-6, max_sweeps: int = 100_000) -> Iterated:
+def value_iteration(mdp: MDP, tolerance: Array | float = 1e-6, max_sweeps: Array | int = 100_000) -> Iterated:
     """V* by v <- max_a [r + gamma P v], from zero.
 
     It stops once the bound |v - V*| <= gamma / (1 - gamma) |v - v_before| (sup norms) is below the tolerance, or after

@@ -27,6 +27,11 @@ class Lock(eqx.Module):
     reward for entering a good state is paid when that state is left, so that r is a function of (s, a); at penalty / H
     for each non-final good state it adds up to less than `penalty`, and the small lock stays worth having.
     H, p, penalty and gamma are not in the paper: these are our choices.
+
+    >>> from made.tabular.solve import horizon_optimum
+    >>> lock = Lock(H=5, p=0.2)
+    >>> print(f"{horizon_optimum(lock.draw(jax.random.key(0)), lock.horizon)[0]:.3f}")
+    0.304
     """
 
     H: int = eqx.field(static=True, default=10)
@@ -209,7 +214,7 @@ def _check_size(family: str, name: str, value: Any, least: int) -> None:
         raise ValueError(f"{family} got {name}={value!r}, but {name} must be a whole number of at least {least}.")
 
 
-def _check_number(family: str, name: str, value: Any, low: float, high: float, meaning: str) -> None:
+def _check_number(family: str, name: str, value: Any, low: float | int, high: float | int, meaning: str) -> None:
     known = concrete(value)
     if known is not None and not ((known >= low) & (known < high)).all():
         raise ValueError(f"{family} got {name}={value}, but {name} must lie in [{low}, {high}): {meaning}.")

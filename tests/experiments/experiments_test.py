@@ -8,8 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from made import report, study
-from made.experiments import experiment, experiments
+from made import markdown, report, study
+from made.experiments import convergence, experiment, experiments
 from made.experiments.judging import above, within
 from made.experiments.spec import Judged, choose
 from made.results.bootstrap import Interval
@@ -79,6 +79,15 @@ def test_identities_hold_even_at_the_smallest_scale(store):
     assert all(row.holds for row in study.check(of("objective"), store))
 
 
+def test_the_bound_drawn_is_the_theorem_s(store):
+    table, _ = study.load(of("convergence"), store)
+    for one in ("exact", "c=0.5", "both errors"):
+        solver = table.runs(one)[0]["description"]["solver"]
+        K = int(table.curves(one, "gap")[0][-1])
+        exact = convergence.constants(table, one).bound(solver["eta"], K, solver["eps_d"], solver["eps_p"])
+        assert np.isclose(convergence.bounds(table, one)[-1], exact, rtol=1e-5)
+
+
 def test_too_few_seeds_cannot_tell(store):
     assert [row.holds for row in study.check(of("lock"), store)] == [None, None, None]
 
@@ -108,11 +117,13 @@ def test_a_changed_setting_is_another_run_and_only_where_the_setting_exists(stor
 
 
 def test_the_report_has_every_claim_figure_and_setting(store, tmp_path):
-    section, judged = study.section(of("lock"), store, tmp_path)
+    section, judged, images = study.publish(of("lock"), store, tmp_path)
     page = report.render([section])
     assert (tmp_path / "lock.png").exists() and (tmp_path / "lock.svg").exists()
     assert all(row.name in page for row in judged) and page.count("data:image/png") == 2
     assert "RecentCounts" in page and "commit" in page.lower()
+    text = markdown.render([section], [images], tmp_path / "docs" / "results.md")
+    assert "](../lock.png)" in text and "Claim 9" in text and "made run lock --scale smoke" in text
 
 
 def test_an_unknown_experiment_names_the_nearest():

@@ -145,7 +145,7 @@ def test_bad_settings_are_refused(field, value):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"), [({"eps": 0}, "eps=0"), ({"form": "other"}, "other"), ({"c": 1.0}, "c > 1")]
+    ("given", "message"), [({"eps": 0.0}, "eps=0.0"), ({"form": "other"}, "other"), ({"c": 1.0}, "c > 1")]
 )
 def test_bad_targets_are_refused(given, message):
     with pytest.raises(ValueError, match=message):

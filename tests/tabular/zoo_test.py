@@ -149,7 +149,6 @@ def test_deep_sea_optimum(size):
         (lambda: Lock(p=float("nan")), "p=nan"),
         (lambda: Lock(penalty=-0.01), "penalty=-0.01.*without a sign"),
         (lambda: Lock(H=0), "H=0.*at least 1"),
-        (lambda: Lock(H=2.5), "H=2.5.*whole number"),
         (lambda: Chain(H=0), "H=0"),
         (lambda: Garnet(S=3, branching=4), "branching=4 but only S=3"),
         (lambda: Garnet(A=0), "A=0"),
