@@ -23,7 +23,7 @@ LAYERS = (
     ("nets", "watch", "trial"),
     ("bonuses", "agents", "tabular", "grids"),
     ("rollout", "run", "host", "tasks"),
-    ("results",),
+    ("results", "adapters"),
     ("experiments",),
     ("sweep", "study", "report", "markdown", "bench", "progress", "papermap", "listing", "doctor"),
     ("cli",),
@@ -59,7 +59,7 @@ LABELS = {
 }
 PAPERS_CLAIMS, TABULAR_CLAIMS = range(1, 36), range(1, 18)
 DEVIATIONS = 46  # found in the paper and its release; our own choices are numbered after them
-RECIPES = ("bonuses/first_visit", "agents/boltzmann", "corridor", "experiments/deepsea")  # files a recipe would make
+RECIPES = ("bonuses/neglect", "bonuses/first_visit", "agents/boltzmann", "corridor", "experiments/deepsea")  # not here
 
 MACHINE = re.compile(rf"(?<![\w.])/(?:(?:{'work'}|{'root'})\b|{'tmp'}/)")
 REGISTRY = re.compile(r"(?:pypi|pythonhosted|anaconda|npmjs)\.(?:org|com)|index[-]url|jfrog[.]")

@@ -81,71 +81,82 @@ class MultiRoom(Maker):
         return furnish(found, jax.random.bits(k_rest, (self.rooms + 4, n)))
 
 
+class Search(NamedTuple):
+    """What goes from one round to the next."""
+
+    tried: UInt32[Array, ""]  # attempts so far, which is also the number of the next one
+    epoch: UInt32[Array, ""]  # counts up when the numbers are used up
+    lanes: Int[Array, ""]  # attempts in the next round
+    count: Int[Array, ""]  # successes so far
+    found: UInt32[Array, "R m"]  # their rooms; m is n and a block to spare
+    here: UInt32[Array, "R+1 L"]  # attempts under way: a row of numbers, then a row for each room
+    there: UInt32[Array, "R+1 L"]
+
+
 def chains(key: Key[Array, ""], n: int, rooms: int, largest: int, shape: Shape) -> UInt32[Array, "rooms n"]:
-    """The rooms of n levels, as words: the first n attempts that succeed."""
-    seed = tuple(jax.random.bits(key, (2,)))
+    """The rooms of n levels, as words: those of the first n attempts that succeed."""
+    first, second = jax.random.bits(key, (2,))
     lanes, block = shape.lanes, shape.block
-    ahead = min(rooms, 3)  # few attempts fail before the third room, so nothing is dropped until then
 
-    def one_round(state):
-        tried, epoch, used, count, found, here, there = state
-
-        def begin(b, state):
-            number = tried + b.astype(jnp.uint32) * Word(block) + jnp.arange(block, dtype=jnp.uint32)
-            chain = [first_room(number, (seed[0], seed[1] ^ epoch), largest)]
-            for k in range(1, ahead):
-                chain.append(next_room(chain, number, (seed[0], seed[1] ^ epoch), largest, shape.unroll))
-            alive = jnp.ones(block, bool)
-            for room in chain[1:]:
-                alive &= room != 0
-            return _append(state, [number, *chain], alive)
-
-        here, left = lax.fori_loop(0, used // block, begin, (here, jnp.zeros((), jnp.int32)))
-        for k in range(ahead, rooms):
-
-            def extend(b, state, k=k, rows=here, left=left):
-                number, *chain = lax.dynamic_slice(rows, (0, b * block), (1 + k, block))
-                room = next_room(chain, number, (seed[0], seed[1] ^ epoch), largest, shape.unroll)
-                alive = (room != 0) & (b * block + jnp.arange(block) < left)
-                return _append(state, [number, *chain, room], alive)
-
-            there, left = lax.fori_loop(0, -(-left // block), extend, (there, jnp.zeros((), jnp.int32)))
-            here, there = there, here
+    def one_round(search: Search) -> Search:
+        here, there, left = _attempts(search, (first, second ^ search.epoch), rooms, largest, shape)
 
         def keep(b, found):
-            rows = lax.dynamic_slice(here, (1, b * block), (rooms, block))
-            return lax.dynamic_update_slice(found, rows, (0, count + b * block))
+            columns = lax.dynamic_slice(here, (1, b * block), (rooms, block))
+            return lax.dynamic_update_slice(found, columns, (0, search.count + b * block))
 
-        found = lax.fori_loop(0, -(-jnp.minimum(left, n - count) // block), keep, found)
-        count = count + left
-        tried = tried + used.astype(jnp.uint32)
-        again = tried > Word(2**32 - 2 * lanes)  # the numbers of attempts are used up: draw from another seed
-        return (
+        found = lax.fori_loop(0, -(-jnp.minimum(left, n - search.count) // block), keep, search.found)
+        tried, count = search.tried + search.lanes.astype(jnp.uint32), search.count + left
+        wanted = jnp.ceil(1.1 * (n - count) * tried.astype(jnp.float32) / jnp.maximum(count, 1) / block)
+        again = tried > Word(2**32 - 2 * lanes)
+        return Search(
             jnp.where(again, Word(0), tried),
-            epoch + again.astype(jnp.uint32),
-            _lanes_for(n - count, count, tried, shape),
+            search.epoch + again.astype(jnp.uint32),
+            jnp.clip(wanted, 1, lanes // block).astype(jnp.int32) * block,
             count,
             found,
             here,
             there,
         )
 
-    rows = jnp.zeros((1 + rooms, lanes), jnp.uint32)
-    used = jnp.asarray(min(lanes, -(-2 * n // block) * block), jnp.int32)
-    zero = jnp.zeros((), jnp.int32)
-    state = (zero.astype(jnp.uint32), zero.astype(jnp.uint32), used, zero)
-    state = (*state, jnp.zeros((rooms, n + block), jnp.uint32), rows, rows)
-    return lax.while_loop(lambda state: state[3] < n, one_round, state)[4][:, :n]
+    zero, table = jnp.zeros((), jnp.uint32), jnp.zeros((1 + rooms, lanes), jnp.uint32)
+    start = jnp.asarray(min(lanes, -(-2 * n // block) * block), jnp.int32)
+    found = jnp.zeros((rooms, n + block), jnp.uint32)
+    search = Search(zero, zero, start, jnp.zeros((), jnp.int32), found, table, table)
+    return lax.while_loop(lambda search: search.count < n, one_round, search).found[:, :n]
 
 
-def _lanes_for(wanted: Int[Array, ""], count: Int[Array, ""], tried: UInt32[Array, ""], shape: Shape) -> Int[Array, ""]:
-    """How many attempts the next round should make, by the luck so far; a multiple of the block."""
-    each = tried.astype(jnp.float32) / jnp.maximum(count, 1)
-    blocks = jnp.ceil(1.1 * wanted * each / shape.block)
-    return jnp.clip(blocks, 1, shape.lanes // shape.block).astype(jnp.int32) * shape.block
+def _attempts(
+    search: Search, seed: tuple[Array, Array], rooms: int, largest: int, shape: Shape
+) -> tuple[Array, Array, Array]:
+    """One round of attempts: the table of those that succeed, one to spare, and how many succeed."""
+    block, none = shape.block, jnp.zeros((), jnp.int32)
+    ahead = min(rooms, 3)  # few attempts fail before the third room, so nothing is dropped until then
+
+    def begin(b, state):
+        number = search.tried + b.astype(jnp.uint32) * Word(block) + jnp.arange(block, dtype=jnp.uint32)
+        chain, alive = [first_room(number, seed, largest)], jnp.ones(block, bool)
+        while len(chain) < ahead:
+            chain.append(next_room(chain, number, seed, largest, shape.unroll))
+            alive &= chain[-1] != 0
+        return _append(state, jnp.stack([number, *chain[:-1]]), chain[-1], alive)
+
+    there = search.there
+    here, left = lax.fori_loop(0, search.lanes // block, begin, (search.here, none))
+    for k in range(ahead, rooms):
+
+        def extend(b, state, k=k, table=here, left=left):
+            old = lax.dynamic_slice(table, (0, b * block), (1 + k, block))
+            room = next_room(list(old[1:]), old[0], seed, largest, shape.unroll)
+            return _append(state, old, room, (room != 0) & (b * block + jnp.arange(block) < left))
+
+        # From one table into the other: in place, XLA would copy the whole table for every block.
+        there, left = lax.fori_loop(0, -(-left // block), extend, (there, none))
+        here, there = there, here
+    return here, there, left
 
 
-def _append(state, rows: list[UInt32[Array, " B"]], alive: Bool[Array, " B"]):
+def _append(state, old: UInt32[Array, "k B"], room: UInt32[Array, " B"], alive: Bool[Array, " B"]):
     """Write the columns that are alive behind those already there, in order; (table, how many) is the state."""
     table, count = state
     block = alive.shape[0]
@@ -158,8 +169,8 @@ def _append(state, rows: list[UInt32[Array, " B"]], alive: Bool[Array, " B"]):
     order = (
         jnp.zeros(block, jnp.int32).at[place].set(np.arange(block, dtype=np.int32), mode="drop", unique_indices=True)
     )
-    for at, row in enumerate(rows):
-        table = lax.dynamic_update_slice(table, row[order][None], (at, count))
+    table = lax.dynamic_update_slice(table, old[:, order], (0, count))
+    table = lax.dynamic_update_slice(table, room[order][None], (old.shape[0], count))
     return table, count + ones.sum(dtype=jnp.uint32).astype(jnp.int32)
 
 
@@ -297,9 +308,8 @@ def furnish(chain: UInt32[Array, "R n"], words: UInt32[Array, "R+4 n"]) -> Level
 
     door_x = jnp.where(wall == LEFT, left, jnp.where(wall == RIGHT, right - Word(1), along))
     door_y = jnp.where(wall == UP, top, jnp.where(wall == DOWN, bottom - Word(1), along))
-    colours = [pick(words[0], 6)]
-    for word in words[1 : rooms - 1]:
-        colours.append((colours[-1] + 1 + pick(word, 5)) % 6)
+    turns = jnp.concatenate([pick(words[:1], 6), 1 + pick(words[1 : rooms - 1], 5)])
+    doors = CLOSED + jnp.cumsum(turns, axis=0) % 6  # a turn of 1 to 5 never leads back to the same colour
     x, goal_x = (
         left[at] + 1 + pick(word, right[at] - left[at] - 2) for at, word in zip((0, -1), words[-4:-2], strict=True)
     )
@@ -308,7 +318,7 @@ def furnish(chain: UInt32[Array, "R n"], words: UInt32[Array, "R+4 n"]) -> Level
     )
 
     cells = jnp.concatenate([door_y * SIDE + door_x, (goal_y * SIDE + goal_x)[None]])[1:].T
-    codes = jnp.stack([*(CLOSED + colour for colour in colours), jnp.full(n, GOAL)], 1).astype(jnp.uint8)
+    codes = jnp.concatenate([doors, jnp.full((1, n), GOAL)]).T.astype(jnp.uint8)
     flat = _walls(left, right, top, bottom).reshape(n, SIDE * SIDE)
     grid = jax.vmap(lambda grid, cells, codes: grid.at[cells].set(codes))(flat, cells, codes).reshape(n, SIDE, SIDE)
     return Level(
@@ -318,11 +328,15 @@ def furnish(chain: UInt32[Array, "R n"], words: UInt32[Array, "R+4 n"]) -> Level
 
 def _walls(left: Array, right: Array, top: Array, bottom: Array) -> UInt8[Array, "n 25 25"]:
     """The walls of the rooms, drawn row by row as the bits of a word."""
-    rows, one = np.arange(SIDE, dtype=np.uint32)[:, None], Word(1)
-    walls = jnp.zeros((SIDE, left.shape[1]), jnp.uint32)
-    for x, end, y, low in zip(left, right, top, bottom, strict=True):
+    rows, one = np.arange(SIDE, dtype=np.uint32), Word(1)
+
+    def add(walls, room):
+        x, end, y, low = (part[:, None] for part in room)
         sides, whole = (one << x) | (one << (end - one)), (one << end) - (one << x)
         line = jnp.where((rows == y) | (rows == low - one), whole, sides)
-        walls |= jnp.where((rows >= y) & (rows < low), line, Word(0))
-    bits = (walls.T[:, :, None] >> np.arange(SIDE, dtype=np.uint32)) & one
+        return walls | jnp.where((rows >= y) & (rows < low), line, Word(0)), None
+
+    # A loop, since XLA's CPU fusions would work out the whole row anew for each of its cells.
+    walls, _ = lax.scan(add, jnp.zeros((left.shape[1], SIDE), jnp.uint32), (left, right, top, bottom))
+    bits = (walls[:, :, None] >> np.arange(SIDE, dtype=np.uint32)) & one
     return bits.astype(jnp.uint8) * np.uint8(WALL)

@@ -8,7 +8,7 @@ by row from the agent outwards. A row of cells is a 7-bit mask, so a row's shado
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, UInt8, UInt32
+from jaxtyping import Array, Bool, Int, UInt8, UInt32
 
 from made.grids import world
 from made.grids.dynamics import look_up, mix
@@ -49,7 +49,12 @@ def window(state: GridState, stride: int) -> UInt8[Array, "7 7"]:
     corner = state.x.astype(jnp.int32) + look_up(_CORNER_X, facing)
     corner += (state.y.astype(jnp.int32) + look_up(_CORNER_Y, facing)) * stride + world.LEAD
     starts = corner + stride * np.arange(VIEW, dtype=np.int32)
-    block = jax.vmap(lambda start: jax.lax.dynamic_slice(state.grid, (start,), (VIEW,)))(starts)
+
+    def cut(start: Int[Array, ""]) -> UInt8[Array, "7"]:
+        # Rows beyond the grid start before 0 or after its end: clamped, they read the walls of its frame.
+        return jax.lax.dynamic_slice(state.grid, (start,), (VIEW,), allow_negative_indices=False)
+
+    block = jax.vmap(cut)(starts)
     right, down, left, up = block[:, ::-1], block[::-1, ::-1].T, block[::-1, :], block.T
     return jnp.where(facing < 2, jnp.where(facing == 0, right, down), jnp.where(facing == 2, left, up))
 

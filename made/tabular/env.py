@@ -1,6 +1,6 @@
 """A tabular MDP as an environment that an agent can act in."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -11,6 +11,7 @@ from made.core import Environment, Space, Spec, Step
 from made.tabular.mdp import MDP
 
 
+@runtime_checkable
 class Family(Protocol):
     """A set of MDPs to draw from, such as `made.tabular.zoo.Lock`."""
 

@@ -1,19 +1,22 @@
-"""The package minigrid as the judge: its states in our codes, our levels in its objects, and its episodes written down."""
+"""The package minigrid as judge: its states in our codes, our levels in its objects, its episodes written down."""
 
 import importlib
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+import equinox as eqx
 import gymnasium as gym
 import jax.numpy as jnp
 import minigrid  # noqa: F401  (registers its ids)
 import numpy as np
+from jaxtyping import Array
 from minigrid.core.constants import COLOR_TO_IDX, IDX_TO_COLOR
 from minigrid.core.grid import Grid as PackageGrid
 from minigrid.core.world_object import Ball, Box, Door, Floor, Goal, Key, Lava, Wall
 from minigrid.envs import MultiRoomEnv
 
 from made.grids import dynamics, world
-from made.grids.world import GridState, Level
+from made.grids.task import Grid
+from made.grids.world import GridState, Level, Maker
 
 FAMILIES = ("MultiRoom", "KeyCorridor", "ObstructedMaze", "Empty", "DoorKey", "FourRooms")
 RIDE = {
@@ -26,6 +29,10 @@ RIDE = {
 IDS = sorted(
     [name for name in gym.registry if name.startswith(tuple(f"MiniGrid-{family}" for family in FAMILIES))] + list(RIDE)
 )
+
+_AHEAD = ((1, 0), (0, 1), (-1, 0), (0, -1))
+_MOVABLE = [code for code in range(world.KEY, world.CLOSED) if world.KNOWN[code]]
+_FIXED = [world.LAVA, world.LAVA, world.GOAL, world.FLOOR + world.BLUE]
 
 
 def make(task: str):
@@ -108,12 +115,35 @@ def load(env, level: Level, hand: int = world.EMPTY, steps: int = 0) -> None:
         env.obj = targets[0]
 
 
+class Nowhere(Maker):
+    """No levels: the states come from the package."""
+
+    width: int = eqx.field(static=True)
+    height: int = eqx.field(static=True)
+    max_steps: Array
+
+    def levels(self, key, n):
+        raise ValueError("states are given")
+
+
+class SeeThrough(Nowhere):
+    see_through: ClassVar[bool] = True
+
+
+def grid_for(env) -> Grid:
+    """Our environment for the states of one of the package's."""
+    kind = SeeThrough if env.see_through_walls else Nowhere
+    return Grid(kind(env.width, env.height, jnp.int32(env.max_steps)))
+
+
 class Record(NamedTuple):
     """Some steps of the package, [T, ...]; where `played` is not set the episode was over."""
 
     start: GridState
     action: np.ndarray
     played: np.ndarray
+    ahead: np.ndarray  # the code of the cell ahead, and
+    hand: np.ndarray  # of what is in hand, both before the action
     image: np.ndarray
     cells: np.ndarray  # grid.encode(), [T, W, H, 3]
     pose: np.ndarray  # x, y, direction, the hand's code
@@ -126,11 +156,74 @@ def play(env, choose, length: int) -> Record:
     """Act by `choose(env)` for that many steps or to the end of the episode, and write everything down."""
     start, rows = state_of(env), []
     while len(rows) < length and not (rows and (rows[-1].terminated or rows[-1].truncated)):
-        action = int(choose(env))
+        action, hand = int(choose(env)), code_of(env.carrying)
+        ahead = code_of(env.grid.get(*env.front_pos))
         obs, reward, terminated, truncated, _ = env.step(action)
         pose = np.array([*env.agent_pos, env.agent_dir, code_of(env.carrying)], np.int32)
-        row = (action, True, obs["image"], env.grid.encode(), pose, np.float32(reward), terminated, truncated)
-        rows.append(Record(start, *row))
+        seen = (obs["image"], env.grid.encode(), pose, np.float32(reward), terminated, truncated)
+        rows.append(Record(start, action, True, ahead, hand, *seen))
     blank = rows[-1]._replace(action=dynamics.DONE, played=False)
     rows += [blank] * (length - len(rows))
     return Record(start, *(np.stack([row[i] for row in rows]) for i in range(1, len(Record._fields))))
+
+
+def _doors(grid: np.ndarray) -> np.ndarray:
+    closed = (grid >= world.CLOSED) & (grid < world.WALL - world.WALL % 8)
+    return closed | ((grid >= world.OPEN) & (grid < world.KEY))
+
+
+def scene(level: Level, rng: np.random.Generator, max_steps: int) -> tuple[Level, int, int]:
+    """(a changed level, what is in hand, steps on the clock), the agent next to something where that can be."""
+    grid, target = level.grid.copy(), int(level.target)
+    for y, x in np.argwhere(_doors(grid)):
+        if rng.random() < 0.5:
+            grid[y, x] = rng.choice([world.OPEN, world.CLOSED, world.LOCKED]) + grid[y, x] % 8
+    empty = np.argwhere((grid == world.EMPTY) & _inside(level))
+    for y, x in empty[rng.permutation(len(empty))[: rng.integers(0, 1 + min(8, len(empty) // 3))]]:
+        thing = int(rng.choice(_MOVABLE if rng.random() < 0.6 else _FIXED))
+        grid[y, x] = thing if thing != target else world.EMPTY
+    hand = int(rng.choice(_MOVABLE)) if rng.random() < 0.5 else world.EMPTY
+    spots = _next_to_things(grid, _inside(level))
+    x, y, direction = spots[rng.integers(len(spots))] if spots else (level.x, level.y, level.direction)
+    ahead = int(grid[y + _AHEAD[direction][1], x + _AHEAD[direction][0]])
+    if world.LOCKED <= ahead < world.LOCKED + 6:
+        hand = world.KEY + (ahead % 8 if rng.random() < 0.5 else int(rng.integers(6)))
+    steps = int(max_steps - rng.integers(1, 12)) if rng.random() < 0.1 else int(rng.integers(0, max_steps // 2))
+    grid[y, x] = grid[y, x] if grid[y, x] < world.STANDABLE_BELOW else world.EMPTY
+    hand = hand if hand != target else world.EMPTY
+    return Level(grid, np.int8(x), np.int8(y), np.int8(direction), level.target), hand, steps
+
+
+def _inside(level: Level) -> np.ndarray:
+    """The cells that no wall parts from the agent: a MultiRoom grid has empty cells outside of its rooms."""
+    inside, before = np.zeros(level.grid.shape, bool), -1
+    inside[level.y, level.x] = True
+    while inside.sum() != before:
+        before, wide = inside.sum(), np.pad(inside, 1)
+        near = wide[:-2, 1:-1] | wide[2:, 1:-1] | wide[1:-1, :-2] | wide[1:-1, 2:]
+        inside |= near & (level.grid != world.WALL)
+    return inside
+
+
+def _next_to_things(grid: np.ndarray, inside: np.ndarray) -> list[tuple[int, int, int]]:
+    """Poses (x, y, direction) on a cell to stand on, with something other than floor or wall ahead."""
+    things = np.argwhere((grid != world.EMPTY) & (grid != world.WALL))
+    poses = [(x - dx, y - dy, way) for y, x in things for way, (dx, dy) in enumerate(_AHEAD)]
+    return [(x, y, way) for x, y, way in poses if inside[y, x] and grid[y, x] < world.STANDABLE_BELOW]
+
+
+def purposeful(rng: np.random.Generator):
+    """A way to act that tries what the cell ahead is good for, half of the time."""
+
+    def choose(env) -> int:
+        ahead = code_of(env.grid.get(*env.front_pos))
+        useful = [dynamics.FORWARD]
+        if world.KEY <= ahead < world.CLOSED:
+            useful = [dynamics.PICK_UP, dynamics.PICK_UP, dynamics.TOGGLE]
+        elif ahead >= world.CLOSED or world.OPEN <= ahead < world.KEY:
+            useful = [dynamics.TOGGLE, dynamics.TOGGLE, dynamics.FORWARD, dynamics.DROP]
+        elif ahead == world.EMPTY and env.carrying is not None:
+            useful = [dynamics.DROP, dynamics.FORWARD, dynamics.FORWARD]
+        return int(rng.choice(useful) if rng.random() < 0.5 else rng.integers(7))
+
+    return choose

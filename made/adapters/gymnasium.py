@@ -1,0 +1,200 @@
+"""Every compiled environment as a `gymnasium.Env` and a `gymnasium.vector.VectorEnv`.
+
+    import gymnasium, made.adapters.gymnasium
+    env = gymnasium.make("made/MiniGrid-MultiRoom-N6-v0")
+    envs = gymnasium.make_vec("made/MiniGrid-MultiRoom-N6-v0", num_envs=64)
+
+Importing this module registers all grids under `made/`.
+"""
+
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from jaxtyping import PyTree
+
+from made import trees
+from made.core import Environment, Space
+from made.grids import GRIDS, Grid, make_grid
+
+PREFIX = "made/"
+LEAST_POOL = 256  # fresh episodes drawn at a time: one call for many resets
+
+
+def gym_space(space: PyTree) -> gymnasium.Space:
+    """Our Space, or a dictionary of them, as a Gymnasium space."""
+    if isinstance(space, dict):
+        return gymnasium.spaces.Dict({name: gym_space(inner) for name, inner in space.items()})
+    if space.n is not None:
+        return gymnasium.spaces.MultiDiscrete(np.full(space.shape, space.n)) if space.shape else gymnasium.spaces.Discrete(space.n)
+    dtype = np.dtype(space.dtype)
+    if np.issubdtype(dtype, np.integer):
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    else:
+        low, high = (-np.inf if space.low is None else space.low), (np.inf if space.high is None else space.high)
+    return gymnasium.spaces.Box(low, high, space.shape, dtype.type)
+
+
+def _numpy(obs: PyTree, spaces: PyTree) -> PyTree:
+    """Observations as Gymnasium wants them: NumPy arrays, and single discrete values as int64."""
+    return jax.tree.map(
+        lambda space, x: np.asarray(x, np.int64) if space.n is not None else np.asarray(x),
+        spaces, obs, is_leaf=lambda x: isinstance(x, Space),
+    )  # fmt: skip
+
+
+class CompiledEnv(gymnasium.Env):
+    """One compiled environment, one step a call. For speed use the vector form: one call steps them all."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+
+    def __init__(self, env: Environment, render_mode: str | None = None):
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(f"render_mode {render_mode!r} is not there: use 'rgb_array' or None.")
+        if render_mode is not None and not isinstance(env, Grid):
+            raise ValueError(f"Only grids can be rendered, not {type(env).__name__}: use render_mode=None.")
+        self._env, self.render_mode = env, render_mode
+        self.observation_space, self.action_space = gym_space(env.spec.obs), gym_space(env.spec.action)
+        self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
+        self._state = None
+
+    def _key(self) -> jax.Array:
+        return jax.random.key(self.np_random.integers(2**32, dtype=np.uint32))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        self._state, obs = self._reset(self._key())
+        return _numpy(obs, self._env.spec.obs), {}
+
+    def step(self, action):
+        if self._state is None:
+            raise gymnasium.error.ResetNeeded("Call reset before step.")
+        if not self.action_space.contains(action):
+            raise ValueError(f"The action {action!r} is not in {self.action_space}.")
+        self._state, step = self._step(self._state, jnp.asarray(action, self._env.spec.action.dtype), self._key())
+        obs = _numpy(step.obs, self._env.spec.obs)
+        return obs, float(step.reward), bool(step.terminated), bool(step.truncated), {}
+
+    def render(self):
+        if self.render_mode is None or self._state is None:
+            return None
+        from made.grids.render import render
+
+        return np.asarray(render(self._env, self._state))
+
+
+class CompiledVectorEnv(gymnasium.vector.VectorEnv):
+    """N compiled environments in one call, with fresh levels from a pool drawn ahead.
+
+    SAME_STEP: an ended episode is replaced at once and its last observation is info["final_obs"]; this is what a bonus
+    needs. NEXT_STEP (Gymnasium's own default): the next call resets it instead, and ignores its action.
+    """
+
+    def __init__(
+        self, env: Environment, num_envs: int = 1, autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP, **options: Any
+    ):
+        if num_envs < 1:
+            raise ValueError(f"num_envs must be at least 1, got {num_envs}.")
+        if autoreset_mode not in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
+            raise ValueError(f"autoreset_mode must be SAME_STEP or NEXT_STEP, got {autoreset_mode}.")
+        render_mode = options.get("render_mode")
+        if render_mode is not None:
+            raise ValueError(f"The vector form does not render (render_mode={render_mode!r}): use gymnasium.make.")
+        self._env, self.num_envs, self.render_mode = env, num_envs, None
+        self.metadata = {"autoreset_mode": autoreset_mode, "render_modes": []}
+        self.single_observation_space, self.single_action_space = gym_space(env.spec.obs), gym_space(env.spec.action)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._pool_size = max(LEAST_POOL, 2 * num_envs)
+        self._draw = jax.jit(lambda key: env.reset_many(key, self._pool_size))
+        self._advance, self._swap = jax.jit(self._advance_all), jax.jit(_swap)
+        self._state, self._ended = None, np.zeros(num_envs, bool)
+
+    def _key(self) -> jax.Array:
+        return jax.random.key(self.np_random.integers(2**32, dtype=np.uint32))
+
+    def _advance_all(self, state, action, key):
+        return jax.vmap(self._env.step)(state, action, jax.random.split(key, self.num_envs))
+
+    def _fresh(self, current: PyTree, which: np.ndarray) -> PyTree:
+        """`current` with fresh (state, obs) where `which` is set; the pool is drawn anew when it runs low."""
+        if self._used + which.sum() > self._pool_size:
+            self._pool, self._used = self._draw(self._key()), 0
+        swapped = self._swap(current, self._pool, jnp.asarray(which), self._used)
+        self._used += int(which.sum())
+        return swapped
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed if isinstance(seed, int) or seed is None else seed[0])
+        everywhere = np.ones(self.num_envs, bool)
+        self._pool, self._used = self._draw(self._key()), 0
+        first = jax.tree.map(lambda x: x[: self.num_envs], self._pool)
+        self._state, obs = self._fresh(first, everywhere)
+        self._ended[:] = False
+        return _numpy(obs, self._env.spec.obs), {}
+
+    def step(self, actions):
+        if self._state is None:
+            raise gymnasium.error.ResetNeeded("Call reset before step.")
+        actions = np.asarray(actions)
+        if actions.shape != self.action_space.shape or not self.action_space.contains(actions.astype(self.action_space.dtype)):
+            raise ValueError(f"The actions {actions!r} are not in {self.action_space}.")
+        state, step = self._advance(self._state, jnp.asarray(actions, self._env.spec.action.dtype), self._key())
+        terminated, truncated = np.array(step.terminated), np.array(step.truncated)
+        reward, obs, info = np.array(step.reward, np.float64), step.obs, {}
+        if self.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP:
+            fresh = self._ended.copy()
+            if fresh.any():
+                state, obs = self._fresh((state, obs), fresh)
+                reward[fresh], terminated[fresh], truncated[fresh] = 0.0, False, False
+            self._ended = terminated | truncated
+        elif (done := terminated | truncated).any():
+            info = _final(_numpy(obs, self._env.spec.obs), done)
+            state, obs = self._fresh((state, obs), done)
+        self._state = state
+        return _numpy(obs, self._env.spec.obs), reward, terminated, truncated, info
+
+
+def _swap(current: PyTree, pool: PyTree, which: jax.Array, used: jax.Array) -> PyTree:
+    """Where `which` is set, the next unused rows of the pool, each once."""
+    rows = used + jnp.cumsum(which) - 1
+    return trees.where(which, jax.tree.map(lambda x: x[rows], pool), current)
+
+
+def _final(obs: PyTree, done: np.ndarray) -> dict[str, Any]:
+    """The last observations of ended episodes, in the form of Gymnasium's own vector environments."""
+    final = np.full(len(done), None, object)
+    for i in np.flatnonzero(done):
+        final[i] = jax.tree.map(lambda x, i=i: x[i], obs)
+    return {"final_obs": final, "_final_obs": done.copy(), "final_info": {}, "_final_info": done.copy()}
+
+
+def make_env(task: str, render_mode: str | None = None, **options: Any) -> CompiledEnv:
+    """Entry point of `gymnasium.make`; `options` are those of `Grid`, such as shows=("image", "direction")."""
+    return CompiledEnv(make_grid(task, **options), render_mode)
+
+
+def make_vector_env(task: str, num_envs: int = 1, **options: Any) -> CompiledVectorEnv:
+    """Entry point of `gymnasium.make_vec`."""
+    own = {name: options.pop(name) for name in ("autoreset_mode", "render_mode") if name in options}
+    return CompiledVectorEnv(make_grid(task, **options), num_envs, **own)
+
+
+def register() -> None:
+    """Make every grid known to Gymnasium under `made/`; a second call changes nothing."""
+    for task in GRIDS:
+        if PREFIX + task not in gymnasium.registry:
+            gymnasium.register(
+                PREFIX + task,
+                entry_point="made.adapters.gymnasium:make_env",
+                vector_entry_point="made.adapters.gymnasium:make_vector_env",
+                kwargs={"task": task},
+                disable_env_checker=True,  # the checker steps the environment once more, and these are tested here
+            )
+
+
+register()

@@ -1,0 +1,66 @@
+"""Views against the package's: shadows, edges, walls that are seen through, and the whole grid."""
+
+import jax
+import numpy as np
+import pytest
+from grids import oracle
+from minigrid.core.grid import Grid as PackageGrid
+from minigrid.wrappers import FullyObsWrapper
+
+from made.grids import views, world
+
+CODES = np.flatnonzero(world.KNOWN)
+
+
+@pytest.fixture(scope="module")
+def lit():
+    return jax.jit(jax.vmap(views.lit))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7])
+def test_shadows_fall_as_in_the_package(lit, share):
+    rng = np.random.default_rng(int(100 * share))
+    walls = rng.random((150, 7, 7)) < share
+    codes = np.where(walls, rng.choice(CODES[CODES >= world.OPAQUE_FROM], walls.shape), world.EMPTY).astype(np.uint8)
+    ours = np.asarray(lit(codes))
+    for cells, seen in zip(codes, ours, strict=True):
+        theirs = PackageGrid(7, 7)
+        for column, row in np.ndindex(7, 7):
+            theirs.set(column, row, oracle.thing_of(int(cells[column, row])))
+        assert np.array_equal(theirs.process_vis((3, 6)), seen)
+
+
+@pytest.fixture(scope="module")
+def images():
+    def both(states):
+        return {see: jax.vmap(lambda s: views.image(s, world.stride(8), see))(states) for see in (False, True)}
+
+    return jax.jit(both)
+
+
+def test_views_from_every_place_and_side_even_of_a_grid_without_an_outer_wall(images):
+    rng, env = np.random.default_rng(0), oracle.make("MiniGrid-Empty-8x8-v0")
+    env.reset(seed=0)
+    states, theirs = [], {False: [], True: []}
+    for x, y, direction in np.ndindex(6, 6, 4):
+        grid = np.where(rng.random((8, 8)) < 0.4, rng.choice(CODES, (8, 8)), world.EMPTY).astype(np.uint8)
+        level = oracle.level_of(env)._replace(
+            grid=grid, x=np.int8(x + 1), y=np.int8(y + 1), direction=np.int8(direction)
+        )
+        oracle.load(env, level, hand=int(rng.choice([world.EMPTY, world.KEY + world.BLUE])))
+        states.append(oracle.state_of(env))
+        for see in theirs:
+            env.see_through_walls = see
+            theirs[see].append(env.gen_obs()["image"])
+    ours = images(jax.tree.map(lambda *x: np.stack(x), *states))
+    for see in theirs:
+        assert np.array_equal(ours[see], np.stack(theirs[see])), see
+
+
+@pytest.mark.parametrize("task", ["MiniGrid-MultiRoom-N6-v0", "MiniGrid-ObstructedMaze-1Dlhb-v0"])
+def test_the_full_view_is_the_packages(task):
+    env = FullyObsWrapper(oracle.make(task))
+    obs, _ = env.reset(seed=5)
+    state = oracle.state_of(env.unwrapped)
+    full = views.full_view(state, env.unwrapped.height, env.unwrapped.width)
+    assert full.dtype == np.uint8 and np.array_equal(full, obs["image"])
