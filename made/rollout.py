@@ -32,7 +32,23 @@ class Ended(NamedTuple):
     done: Bool[Array, "T N"]
     total: Float[Array, "T N"]
     length: Int[Array, "T N"]
-    reused: Int[Array, ""]  # resets that found no unused start left; more `starts` brings it to zero
+    replayed: Bool[Array, "T N"]  # the episode that follows had been begun once before
+
+
+class Reserve(NamedTuple):
+    """One fresh episode in waiting for each environment. Used ones are replaced between rollouts, not within one."""
+
+    start: Stream  # leaves [N, ...]
+    used: Bool[Array, " N"]
+
+
+class Rolled(NamedTuple):
+    """What a rollout leaves: where the environments stand, what was seen, [T, N], and which episodes ended."""
+
+    streams: Stream
+    batch: Transition
+    ended: Ended
+    reserve: Reserve | None
 
 
 def begin(env: Environment, agent: Agent, bonus: Bonus, bonus_state: PyTree, n: int, key: Key[Array, ""]) -> Stream:
@@ -70,7 +86,7 @@ def advance(
     total, length = stream.total + step.reward, stream.length + 1
     done = step.terminated | step.truncated
     following = Stream(env_state, step.obs, note, memory, carry, total, length)
-    ended = Ended(done, total, length, jnp.zeros((), jnp.int32))
+    ended = Ended(done, total, length, jnp.zeros_like(done))
     return trees.where(done, fresh, following), transition, ended
 
 
@@ -84,37 +100,42 @@ def rollout(
     length: int,
     key: Key[Array, ""],
     *,
-    starts: int | None = None,
+    reserve: Reserve | None = None,
     explore: bool = True,
-) -> tuple[Stream, Transition, Ended]:
-    """`length` steps of N environments side by side: (streams, transitions [T, N], episode ends [T, N]).
+) -> Rolled:
+    """`length` steps of N environments side by side.
 
-    `starts` is how many fresh episodes are prepared for each environment. None prepares one for every step, so
-    that none is ever used twice: right where a reset is cheap.
+    Without a reserve a fresh episode is prepared for every step of every environment: right where a reset is cheap.
+    With one, an environment whose episode ends takes its episode in waiting; call `refill` between rollouts.
     """
     n = streams.total.shape[0]
     k_start, k_step = jax.random.split(key)
     keys = jax.random.split(k_step, (length, n, 3))
-    rows = length if starts is None else min(starts, length)
-    pool = begin(env, agent, bonus, bonus_state, rows * n, k_start)
-    pool = jax.tree.map(lambda x: x.reshape((rows, n, *x.shape[1:])), pool)
 
     def one(stream, fresh, keys):
         return advance(env, agent, bonus, agent_state, bonus_state, stream, fresh, keys, explore)
 
-    if rows == length:  # a start of its own for every step: no bookkeeping at all
-        return _scan(lambda streams, x: jax.vmap(one)(streams, *x), streams, (pool, keys))
+    if reserve is None:
+        pool = begin(env, agent, bonus, bonus_state, length * n, k_start)
+        pool = jax.tree.map(lambda x: x.reshape((length, n, *x.shape[1:])), pool)
+        streams, batch, ended = _scan(lambda streams, x: jax.vmap(one)(streams, *x), streams, (pool, keys))
+        return Rolled(streams, batch, ended, None)
 
     def step(state, keys):
         streams, used = state
-        pick = jnp.minimum(used, rows - 1)
-        fresh = jax.tree.map(lambda x: jax.vmap(lambda i, column: column[i], in_axes=(0, 1))(pick, x), pool)
-        streams, transition, ended = jax.vmap(one)(streams, fresh, keys)
-        ended = ended._replace(reused=(ended.done & (used >= rows)).astype(jnp.int32))
-        return (streams, used + ended.done), transition, ended
+        streams, transition, ended = jax.vmap(one)(streams, reserve.start, keys)
+        return (streams, used | ended.done), transition, ended._replace(replayed=ended.done & used)
 
-    (streams, _), batch, ended = _scan(step, (streams, jnp.zeros(n, jnp.int32)), keys)
-    return streams, batch, ended
+    (streams, used), batch, ended = _scan(step, (streams, reserve.used), keys)
+    return Rolled(streams, batch, ended, Reserve(reserve.start, used))
+
+
+def refill(reserve: Reserve, fresh: Stream) -> Reserve:
+    """Put fresh episodes, leaves [K, ...], in the place of used ones, as many as there are of either."""
+    n, k = reserve.used.shape[0], fresh.total.shape[0]
+    slots = jnp.nonzero(reserve.used, size=k, fill_value=n)[0]  # n is nowhere: dropped
+    put = lambda old, new: old.at[slots].set(new, mode="drop")  # noqa: E731
+    return Reserve(jax.tree.map(put, reserve.start, fresh), put(reserve.used, False))
 
 
 def _scan(step, state, xs):
@@ -123,4 +144,4 @@ def _scan(step, state, xs):
         return state, (transition, ended)
 
     state, (batch, ended) = jax.lax.scan(body, state, xs)
-    return state, batch, ended._replace(reused=ended.reused.sum())
+    return state, batch, ended

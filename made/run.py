@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
 from made.core import Agent, Bonus, Environment, Metrics, Transition, demand
-from made.rollout import Ended, Stream, begin, rollout
+from made.rollout import Ended, Reserve, Stream, begin, refill, rollout
 from made.schedules import Constant, Schedule
 from made.trial import Trial
 from made.watch import Scene, Watch
@@ -25,7 +25,7 @@ class Run(Trial):
     unroll: int = eqx.field(static=True, default=16)  # steps of each environment in one iteration
     iterations: int = eqx.field(static=True, default=1000)
     every: int = eqx.field(static=True, default=10)
-    starts: int | None = eqx.field(static=True, default=None)  # fresh episodes prepared per rollout and environment
+    starts: int | None = eqx.field(static=True, default=None)  # episodes prepared per rollout; None: one for every step
     watches: tuple[Watch, ...] = ()
 
     def __check_init__(self):
@@ -52,6 +52,7 @@ class RunState(NamedTuple):
     agent: PyTree
     bonus: PyTree
     streams: Stream
+    reserve: Reserve | None
     watched: tuple[PyTree, ...]
     k: Int[Array, ""]  # iterations done
     key: Key[Array, ""]
@@ -59,14 +60,18 @@ class RunState(NamedTuple):
 
 def start(run: Run, key: Key[Array, ""]) -> RunState:
     """Line 2 of Algorithm 1: nothing seen yet."""
-    k_env, k_agent, k_bonus, k_streams, k_watch, k_next = jax.random.split(key, 6)
+    k_env, k_agent, k_bonus, k_streams, k_reserve, k_watch, k_next = jax.random.split(key, 7)
     env = run.env.settle(k_env)
     spec = env.spec._replace(goal=run.bonus.memory.goal(env.spec))
     agent, bonus = run.agent.init(k_agent, spec), run.bonus.init(k_bonus, spec)
     streams = begin(env, run.agent, run.bonus, bonus, run.n_envs, k_streams)
+    reserve = None
+    if run.starts is not None:
+        waiting = begin(env, run.agent, run.bonus, bonus, run.n_envs, k_reserve)
+        reserve = Reserve(waiting, jnp.zeros(run.n_envs, bool))
     watch_keys = jax.random.split(k_watch, len(run.watches)) if run.watches else ()
     watched = tuple(watch.init(k, spec) for watch, k in zip(run.watches, watch_keys, strict=True))
-    return RunState(env, agent, bonus, streams, watched, jnp.zeros((), jnp.int32), k_next)
+    return RunState(env, agent, bonus, streams, reserve, watched, jnp.zeros((), jnp.int32), k_next)
 
 
 def learn(
@@ -90,15 +95,16 @@ def learn(
 
 def iterate(run: Run, state: RunState) -> tuple[RunState, Metrics]:
     """One iteration k: pure, so it may be jitted, scanned over k and vmapped over lanes."""
-    key, k_roll, k_learn = jax.random.split(state.key, 3)
-    k = state.k + 1
-    streams, batch, ended = rollout(
-        state.env, run.agent, run.bonus, state.agent, state.bonus, state.streams, run.unroll, k_roll,
-        starts=run.starts,
-    )  # fmt: skip
-    agent, bonus, metrics = learn(run, state.agent, state.bonus, batch, k, k_learn)
-    watched = tuple(watch.update(seen, batch, k) for watch, seen in zip(run.watches, state.watched, strict=True))
-    return RunState(state.env, agent, bonus, streams, watched, k, key), {**episode_metrics(ended), **metrics}
+    key, k_roll, k_learn, k_fresh = jax.random.split(state.key, 4)
+    k, parts = state.k + 1, (state.env, run.agent, run.bonus)
+    rolled = rollout(*parts, state.agent, state.bonus, state.streams, run.unroll, k_roll, reserve=state.reserve)
+    agent, bonus, metrics = learn(run, state.agent, state.bonus, rolled.batch, k, k_learn)
+    reserve = rolled.reserve
+    if reserve is not None and run.starts is not None:
+        reserve = refill(reserve, begin(*parts, bonus, run.starts, k_fresh))
+    watched = tuple(watch.update(seen, rolled.batch, k) for watch, seen in zip(run.watches, state.watched, strict=True))
+    after = RunState(state.env, agent, bonus, rolled.streams, reserve, watched, k, key)
+    return after, {**episode_metrics(rolled.ended), **metrics}
 
 
 def episode_metrics(ended: Ended) -> Metrics:
@@ -109,7 +115,7 @@ def episode_metrics(ended: Ended) -> Metrics:
         "return": mean(ended.total),
         "length": mean(ended.length),
         "episodes": episodes.astype(float),
-        "starts_reused": ended.reused.astype(float),
+        "replayed": ended.replayed.sum().astype(float),
     }
 
 
@@ -122,10 +128,10 @@ def evaluate(run: Run, state: RunState, episodes: int, key: Key[Array, ""], step
     if steps is None:
         raise ValueError("This environment has no horizon: say how many steps an evaluation may take, steps=...")
     k_start, k_roll = jax.random.split(key)
-    streams = begin(state.env, run.agent, run.bonus, state.bonus, episodes, k_start)
-    _, _, ended = rollout(
-        state.env, run.agent, run.bonus, state.agent, state.bonus, streams, steps, k_roll, starts=1, explore=False
-    )
+    parts = (state.env, run.agent, run.bonus)
+    streams = begin(*parts, state.bonus, episodes, k_start)
+    spare = Reserve(streams, jnp.ones(episodes, bool))  # what comes after the first episode does not count
+    ended = rollout(*parts, state.agent, state.bonus, streams, steps, k_roll, reserve=spare, explore=False).ended
     first = ended.done & (jnp.cumsum(ended.done, axis=0) == 1)
     ends = episode_metrics(ended._replace(done=first))
     return {"eval_return": ends["return"], "eval_length": ends["length"], "eval_episodes": ends["episodes"]}

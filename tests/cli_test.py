@@ -48,7 +48,9 @@ def test_check_prints_every_claim_in_a_stable_form(capsys, recorded):
     code, out, _ = call(capsys, "check", "--json", "--out", str(recorded / "runs"))
     rows = json.loads(out)
     assert code == 0 and [row["claim"] for row in rows] == list(range(1, 18))
-    assert all(list(row) == ["claim", "name", "where", "holds", "observed", "scale", "seeds", "command"] for row in rows)
+    assert all(
+        list(row) == ["claim", "name", "where", "holds", "observed", "scale", "seeds", "command"] for row in rows
+    )
     assert [row["holds"] for row in rows] == [True] * 5 + [None] * 12
     assert rows[0]["scale"] == "smoke" and rows[0]["seeds"] == 2
 
@@ -100,7 +102,7 @@ def test_doctor_names_versions_and_fixes(capsys):
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(capsys, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
-    code, out, err = call(capsys, *words)
+    code, _, err = call(capsys, *words)
     assert code == 2 and message in err and len(err.strip().splitlines()) == 1 and "Traceback" not in err
     assert not list(tmp_path.iterdir()), "a refused command leaves nothing behind"
 
@@ -113,17 +115,29 @@ def test_a_folder_that_holds_something_else_is_refused(capsys, tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_leaves_the_store_readable_and_the_next_goes_on(tmp_path, how, capsys):
-    words = [sys.executable, "-m", "made.cli", "run", "lock_heatmap", "--scale", "smoke", "--out", str(tmp_path / "runs")]
-    running = subprocess.Popen(words, env={**os.environ, "MADE_CACHE": ""}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    words = [
+        sys.executable,
+        "-m",
+        "made.cli",
+        "run",
+        "lock_heatmap",
+        "--scale",
+        "smoke",
+        "--out",
+        str(tmp_path / "runs"),
+    ]
+    running = subprocess.Popen(
+        words, env={**os.environ, "MADE_CACHE": ""}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     deadline = time.monotonic() + 240
     while not list(tmp_path.glob("runs/*/*/*/*/run.json")) and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     running.send_signal(how)
     running.communicate()
     stored = len(list(tmp_path.glob("runs/*/*/*/*/run.json")))
-    assert 0 < stored
+    assert stored > 0
     assert how != signal.SIGINT or running.returncode in (0, 130)
-    code, out, _ = call(capsys, "run", "lock_heatmap", "--scale", "smoke", "--out", str(tmp_path / "runs"))
+    code, out, _ = call(capsys, *asked)
     assert code == 0
     assert len(list(tmp_path.glob("runs/*/*/*/*/run.json"))) == 24
     assert f"{stored} runs are stored already" in out or stored == 24

@@ -10,8 +10,9 @@ from gymnasium.vector import AutoresetMode
 
 from made.agents import QLearning, Uniform
 from made.bonuses import MADE, NoBonus
+from made.core import Note
 from made.host import HostBonus, HostEnvironment, HostRollout, space_of, true_successor
-from made.rollout import begin, rollout
+from made.rollout import Reserve, Stream, begin, refill, rollout
 from made.run import Run, learn
 from made.tabular.env import RandomTabular, Tabular
 from made.tabular.zoo import Lock
@@ -21,17 +22,19 @@ T = 22
 
 @pytest.fixture(scope="module")
 def rolled():
+    """The same walk with a start for every step, and with one episode in waiting for each environment."""
     env = small_lock().settle(jax.random.key(0))
     agent, bonus = Uniform(), NoBonus()
     state = agent.init(jax.random.key(1), env.spec)
     streams = begin(env, agent, bonus, (), N, jax.random.key(2))
-    go = lambda starts: rollout(env, agent, bonus, state, (), streams, T, jax.random.key(3), starts=starts)  # noqa: E731
-    return env, {starts: go(starts) for starts in (None, 6, 1)}
+    waiting = Reserve(begin(env, agent, bonus, (), N, jax.random.key(4)), jnp.zeros(N, bool))
+    go = lambda reserve: rollout(env, agent, bonus, state, (), streams, T, jax.random.key(3), reserve=reserve)  # noqa: E731
+    return env, {"every": go(None), "waiting": go(waiting)}
 
 
 def test_the_successor_is_the_true_one_and_the_next_observation_a_fresh_start(rolled):
     env, outcomes = rolled
-    _, batch, ended = outcomes[None]
+    _, batch, ended, _ = outcomes["every"]
     P = np.asarray(env.mdp.P)
     probability = P[np.asarray(batch.obs), np.asarray(batch.action), np.asarray(batch.next_obs)]
     assert (probability > 0).all()  # every successor can follow, at ends as well
@@ -44,19 +47,34 @@ def test_the_successor_is_the_true_one_and_the_next_observation_a_fresh_start(ro
 
 def test_returns_and_lengths_are_those_of_whole_episodes(rolled):
     _, outcomes = rolled
-    _, batch, ended = outcomes[None]
+    _, batch, ended, _ = outcomes["every"]
     rewards = np.asarray(batch.reward)
     for t, n in zip(*np.nonzero(np.asarray(ended.done)), strict=True):
         assert ended.length[t, n] == 4
         assert np.isclose(ended.total[t, n], rewards[t - 3 : t + 1, n].sum())
 
 
-def test_a_pool_of_starts_gives_the_same_kind_of_experience_and_counts_reuse(rolled):
+def test_an_episode_in_waiting_is_used_once_and_then_counted_as_replayed(rolled):
     _, outcomes = rolled
-    for starts, reused in ((None, 0), (6, 0), (1, N * (T // 4 - 1))):
-        _, batch, ended = outcomes[starts]
-        assert int(ended.reused) == reused
-        assert (np.asarray(batch.obs)[4::4] == 0).all()
+    _, batch, ended, reserve = outcomes["waiting"]
+    assert (np.asarray(batch.obs)[4::4] == 0).all() and bool(reserve.used.all())
+    done, replayed = np.asarray(ended.done), np.asarray(ended.replayed)
+    first = done & (np.cumsum(done, 0) == 1)
+    assert np.array_equal(replayed, done & ~first)
+    assert outcomes["every"].reserve is None and not np.asarray(outcomes["every"].ended.replayed).any()
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_refill_replaces_used_episodes_as_far_as_fresh_ones_go(k):
+    def stream(values):
+        zeros = jnp.zeros(len(values))
+        return Stream((), jnp.asarray(values), Note(), (), (), zeros, zeros.astype(int))
+
+    used = jnp.array([True, False, True, True])
+    after = refill(Reserve(stream([0, 1, 2, 3]), used), stream([10, 11, 12, 13, 14][:k]))
+    expected = [10, 1, 11 if k > 1 else 2, 12 if k > 2 else 3]
+    assert np.asarray(after.start.obs).tolist() == expected
+    assert np.asarray(after.used).tolist() == [False, False, k < 2, k < 3]
 
 
 def test_a_fixed_mdp_is_sampled_with_its_own_probabilities():

@@ -10,6 +10,9 @@ from made.core import RewardFn, Transition
 from made.watch import state_action_grid
 
 
+Number = float | Float[Array, ""]  # a setting: a plain number, or traced when runs are stacked into lanes
+
+
 class Model(NamedTuple):
     """Sums over all experience: visits, successors that went on, and extrinsic reward."""
 
@@ -49,13 +52,13 @@ def planning_problem(model: Model, reward_fn: RewardFn, value: Float[Array, " S"
     return Planning(model.triples / n[..., None], reward_fn(grid, value=value), model.pairs > 0)
 
 
-def backup(problem: Planning, v: Float[Array, " S"], gamma: float, v_max: float, initial: float) -> Float[Array, "S A"]:
+def backup(problem: Planning, v: Float[Array, " S"], gamma: Number, v_max: Number, initial: Number) -> Float[Array, "S A"]:
     """One sweep, Q = min(r_k + gamma P_k V, V_max); a pair never tried keeps its initial value."""
     q = jnp.minimum(problem.r_k + gamma * problem.P @ v, v_max)
     return jnp.where(problem.tried, q, initial)
 
 
-def epsilon_greedy(q: Float[Array, " A"], epsilon: float | Array, key: Key[Array, ""]) -> Array:
+def epsilon_greedy(q: Float[Array, " A"], epsilon: Number, key: Key[Array, ""]) -> Array:
     """A best action, drawn evenly among ties; with probability epsilon any action.
 
     One draw of uniforms serves all three choices: random bits are the costliest part of a tabular step.

@@ -26,8 +26,16 @@ def _tabular() -> Iterator[Measure]:
     yield from tabular.measures()
 
 
+def _grids() -> Iterator[Measure]:
+    """Compiled MiniGrid: steps a second on the paper's twelve tasks with fresh levels, levels a second, compile time."""
+    from made.bench import grids
+
+    yield from grids.measures()
+
+
 BENCHES: dict[str, Callable[[], Iterator[Measure]]] = {
     "tabular": _tabular,
+    "grids": _grids,
 }
 
 

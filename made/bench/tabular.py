@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from made.bench import Measure, numpy_lock
+from made.bench.machine import device
 from made.bonuses import MADE
 from made.experiments.lock_study import WINDOW, Setting, algorithms, lock_run
-from made.results.provenance import provenance
 from made.run import Run, iterate, start
 from made.tabular.algorithm1 import Algorithm1
 from made.tabular.zoo import Garnet
@@ -24,12 +24,6 @@ from made.trial import execute
 LOCK = Setting(10, 0.1, 1500)
 SEEDS = 20
 NUMPY_SEEDS = 3  # the loop's speed does not depend on the seed; these are enough to compare returns as well
-
-
-def device() -> str:
-    """The machine, in words."""
-    made_by = provenance(time.time(), 0.0)
-    return f"{made_by['cpu']}, {made_by['cpu_cores']} cores, jax {made_by['jax']} on {made_by['device_platform']}"
 
 
 def measures() -> Iterator[Measure]:
@@ -125,9 +119,9 @@ def replay_error(episodes: int = 300) -> float:
     trial = lock_trial()
 
     def one(state, _):
-        _, k_roll, _ = jax.random.split(state.key, 3)
+        k_roll = jax.random.split(state.key, 4)[1]  # as `iterate` does
         inputs = (state.env, trial.agent, trial.bonus, state.agent, state.bonus, state.streams, trial.unroll, k_roll)
-        _, batch, _ = rollout(*inputs)
+        batch = rollout(*inputs).batch
         state, _ = iterate(trial, state)
         return state, ((batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated), state.agent.q)
 

@@ -117,7 +117,7 @@ def recolour_balls(state: GridState, key: Key[Array, ""]) -> GridState:
     return state._replace(grid=grid, carrying=tint(state.carrying), hash=grid_hash(grid))
 
 
-def cell_hash(index: Int[Array, "*n"], code: UInt8[Array, "*n"]) -> UInt32[Array, "*n 2"]:
+def cell_hash(index: Int[Array, "*#n"], code: UInt8[Array, "*#n"]) -> UInt32[Array, "*m 2"]:
     """Two random-looking words for a code at a place of the packed grid; empty cells count too."""
     word = (index.astype(jnp.uint32) << 8) | code.astype(jnp.uint32)
     return mix(word[..., None] * np.array([0x9E3779B1, 0x85EBCA77], np.uint32))

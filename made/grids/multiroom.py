@@ -227,7 +227,7 @@ def attempt(chain: list[UInt32[Array, " B"]], word: UInt32[Array, " B"], largest
     room, and how far it is shifted along the wall. Along the other axis the rooms share that wall. The word is used
     as a fraction that gives digit after digit: no outcome is off by more than 2e-5 of its probability.
     """
-    bits = 32 - (largest - 3).bit_length()
+    bits = 32 - (max(3, largest - 2) - 1).bit_length()  # so that no digit overflows
     fraction = word >> (32 - bits)
 
     def digit(n):

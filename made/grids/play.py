@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.util import find_spec
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,7 +64,7 @@ def play(task_id: str, seed: int = 0, keys: str | None = None) -> int:
 
 def walk(grid: Grid, key: jax.Array, keys: Iterable[str], colours: bool = False) -> None:
     """Show a fresh level and then the outcome of each key, until `q` or the last one."""
-    reset, step = jax.jit(grid.reset), jax.jit(grid.step)
+    reset, step = eqx.filter_jit(grid.reset), eqx.filter_jit(grid.step)
     key, k_level = jax.random.split(key)
     state = jax.device_get(reset(k_level)[0])
     _show(grid, state, colours)

@@ -15,6 +15,7 @@ from made.grids import views, world
 from made.grids.task import Grid
 from made.grids.world import VIEW, GridState
 
+Number = int | float
 TILE = 32  # pixels a cell
 _FINER = 3  # how much finer a tile is drawn than shown
 _RGB = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (112, 39, 195), (255, 255, 0), (100, 100, 100))
@@ -29,13 +30,13 @@ class _Canvas:
         self.paint = np.zeros((pixels, pixels, 3), np.uint8)
         self.y, self.x = (np.mgrid[:pixels, :pixels] + 0.5) / pixels
 
-    def rectangle(self, left: float, right: float, top: float, bottom: float, colour: Sequence[float]) -> None:
+    def rectangle(self, left: Number, right: Number, top: Number, bottom: Number, colour: Sequence[Number]) -> None:
         self.paint[(self.x >= left) & (self.x <= right) & (self.y >= top) & (self.y <= bottom)] = colour
 
-    def circle(self, x: float, y: float, radius: float, colour: Sequence[float]) -> None:
+    def circle(self, x: float, y: float, radius: float, colour: Sequence[Number]) -> None:
         self.paint[(self.x - x) * (self.x - x) + (self.y - y) * (self.y - y) <= radius * radius] = colour
 
-    def line(self, x0: float, y0: float, x1: float, y1: float, radius: float, colour: Sequence[float]) -> None:
+    def line(self, x0: float, y0: float, x1: float, y1: float, radius: float, colour: Sequence[Number]) -> None:
         start, end = np.array([x0, y0], np.float32), np.array([x1, y1], np.float32)
         length = np.linalg.norm(end - start)
         along = (end - start) / length

@@ -61,7 +61,7 @@ class Grid(Environment):
 
     def start(self, level: Level) -> tuple[GridState, PyTree]:
         """The first state and observation of one given level. `made.grids.world.check_level` says if it is sound."""
-        grid = world.pack(level.grid)
+        grid = world.pack(jnp.asarray(level.grid))
         small = (jnp.asarray(part).astype(jnp.int8) for part in (level.x, level.y, level.direction))
         state = GridState(
             grid,

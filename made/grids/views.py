@@ -91,7 +91,7 @@ def image(state: GridState, stride: int, see_through: bool = False) -> UInt8[Arr
 
 def full_view(state: GridState, height: int, width: int) -> UInt8[Array, "W H 3"]:
     """The whole grid as the package's FullyObsWrapper gives it, [x][y]; the agent's cell is (AGENT, red, direction)."""
-    cells = look_up(world.ENCODING, world.unpack(state.grid, height, width).T)
+    cells = look_up(world.ENCODING, jnp.asarray(world.unpack(state.grid, height, width)).T)
     here = (jnp.arange(width)[:, None] == state.x) & (jnp.arange(height) == state.y)
     agent = jnp.stack([jnp.uint8(AGENT), jnp.uint8(0), state.direction.astype(jnp.uint8)])
     return jnp.where(here[..., None], agent, cells)

@@ -131,7 +131,7 @@ def pack(grid: UInt8[Array, "*n H W"]) -> UInt8[Array, "*n C"]:
     return jnp.pad(flat, [*still, (LEAD, after)], constant_values=WALL)
 
 
-def unpack(packed: UInt8[Array, "*n C"], height: int, width: int) -> UInt8[Array, "*n H W"]:
+def unpack(packed: UInt8[Array | np.ndarray, "*n C"], height: int, width: int) -> UInt8[Array | np.ndarray, "*n H W"]:
     """The flat array of a GridState to rows and columns."""
     rows = packed[..., LEAD : LEAD + height * stride(width)]
     return rows.reshape(*packed.shape[:-1], height, stride(width))[..., :width]

@@ -266,8 +266,9 @@ def settings_for(
     """The solver and the iterations K that Theorem 1 asks for to come within eps of the maximum.
 
     eta <= 0.1 eps / beta, eps_p <= 0.1 eps, eps_d <= 0.1 eps / beta, K >= log(10 B / eps) / eta, each at its limit. The
-    printed form adds tau <= 0.1 eps, which leaves 2 tau xi = 0.2 xi eps, many times eps; the corrected one
-    tau <= 0.1 eps / xi, and the bound adds up to eps: 0.1 + 0.2 + 0.1 + 0.4 + 0.2.
+    printed form adds tau <= 0.1 eps, which leaves 2 tau xi = 0.2 xi eps, many times eps (the drift itself may well be
+    small by then, see `drift_limit`, but the printed argument does not say so); the corrected one tau <= 0.1 eps / xi,
+    and the bound adds up to eps: 0.1 + 0.2 + 0.1 + 0.4 + 0.2. Its eta, 4 lam^2 xi at most 1, does not depend on eps.
     """
     if not eps > 0 or form not in ("printed", "corrected"):
         raise ValueError(f"eps={eps}, form={form!r}: eps must be above 0 and form 'printed' or 'corrected'.")

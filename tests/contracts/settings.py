@@ -28,10 +28,9 @@ def experience(bonus: Bonus, env=None, steps: int = T, seed: int = 0):
     """Random experience with this bonus's notes: (settled env, bonus state, transitions [T, N], final streams)."""
     run = run_of(Uniform(), bonus, env)
     state = start(run, jax.random.key(seed))
-    streams, batch, _ = rollout(
-        state.env, run.agent, bonus, state.agent, state.bonus, state.streams, steps, jax.random.key(seed + 1)
-    )
-    return state.env, state.bonus, batch, streams
+    parts = (state.env, run.agent, bonus, state.agent, state.bonus, state.streams)
+    rolled = rollout(*parts, steps, jax.random.key(seed + 1))
+    return state.env, state.bonus, rolled.batch, rolled.streams
 
 
 def leaves_are_arrays(tree) -> bool:

@@ -13,7 +13,6 @@ from made.grids.world import BALL, BOX, CLOSED, EMPTY, GOAL, KEY, KEYBOX, KINDS,
 Histogram = dict[int, int]
 _AHEAD = np.array([(1, 0), (0, 1), (-1, 0), (0, -1)])
 _COLOURED = {"closed door": CLOSED, "locked door": LOCKED, "key": KEY, "ball": BALL}
-_NEAR = 4  # a code in `sides`: no such room
 
 
 def stack(levels: list[Level]) -> Level:
@@ -43,7 +42,7 @@ def numbers(task: str, levels: Level) -> dict[str, np.ndarray]:
     front = levels.grid[rows, y + _AHEAD[side, 1], x + _AHEAD[side, 0]]
     found = {"direction": side, "ahead": kinds(front), "target": np.asarray(levels.target).astype(int)}
     kind = kinds(levels.grid)
-    for code, what in enumerate(KINDS[: len(KINDS)]):
+    for code, what in enumerate(KINDS):
         count = (kind == code).sum((1, 2))
         if count.any():
             found[f"number of {what}"] = count
@@ -123,60 +122,64 @@ def passages(levels: Level, size: int) -> dict[str, np.ndarray]:
 
 
 def chain(levels: Level) -> dict[str, np.ndarray]:
-    """Of a chain of rooms: the place and size of each, and the door that leads on, from the agent's room to the last."""
-    inside = (levels.grid == EMPTY) | (levels.grid == GOAL)
-    flat_neighbours = np.zeros((3, 3, 3), bool)
-    flat_neighbours[1] = ndimage.generate_binary_structure(2, 1)
-    label, _ = ndimage.label(inside, flat_neighbours)
-    boxes = ndimage.find_objects(label)
-    doors = (levels.grid >= CLOSED) & (levels.grid < CLOSED + 6)
-    most = doors.sum((1, 2)).max()
-    rows = [_walk(levels, label, boxes, doors, i, most + 1) for i in range(len(levels.x))]
-    found = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    for k in range(most - 1):
+    """Of a chain of rooms: the place and size of each, and the door that leads on, from the agent's room to the last.
+
+    Where a chain is broken off or forks, its numbers are -1 from there on.
+    """
+    n = len(levels.x)
+    rows = np.arange(n)
+    label, box = _rooms(levels.grid)
+    door, sides = _doors(levels.grid, label)
+    here, came = label[rows, levels.y.astype(int), levels.x.astype(int)], np.full(n, -1)
+    found: dict[str, np.ndarray] = {}
+    area, length = np.zeros(n, int), np.zeros(n, int)
+    for k in range(door.shape[1] + 1):
+        left, top, right, bottom = box[here].T
+        inside = {"x": left, "y": top, "width": right - left, "height": bottom - top}
+        found |= {f"{what} of room {k}": np.where(here > 0, value, -1) for what, value in inside.items()}
+        area += np.where(here > 0, (right - left + 2) * (bottom - top + 2), 0)
+        length += here > 0
+        if k == door.shape[1]:
+            break
+        ways = (sides == here[:, None, None]) & (here > 0)[:, None, None]
+        ways &= (np.arange(door.shape[1]) != came[:, None])[:, :, None]
+        sound = ways.sum((1, 2)) == 1
+        came, side = np.divmod(ways.reshape(n, -1).argmax(1), 4)  # the room is on this side of the door
+        code, y, x = door[rows, came].T
+        upright = side % 2 == 0
+        following = np.where(sound, sides[rows, came, (side + 2) % 4], 0)
+        along, shift = np.where(upright, y - top, x - left), np.where(upright, y - box[following][:, 1], x - box[following][:, 0])
+        step = {"side of door": side, "colour of door": code - CLOSED, "place of door": along, "shift after door": shift}
+        found |= {f"{what} {k}": np.where(sound, value, -1) for what, value in step.items()}
+        here, came = following, np.where(sound, came, -1)
+    for k in range(door.shape[1] - 1):
         found[f"turn after room {k}"] = 5 * found[f"side of door {k}"] + found[f"side of door {k + 1}"]
         found[f"colours of doors {k}, {k + 1}"] = 7 * found[f"colour of door {k}"] + found[f"colour of door {k + 1}"]
-    return found
+    goal = (levels.grid == GOAL).reshape(n, -1).argmax(1)
+    last = label.reshape(n, -1)[rows, goal] == here
+    return found | {"rooms in a row": length, "area of all rooms": area // 20, "goal in the last room": last.astype(int)}
 
 
-def _walk(levels: Level, label, boxes, doors, i: int, rooms: int) -> dict[str, int]:
-    found: dict[str, int] = {}
-    grid, labels = levels.grid[i], label[i]
-    here, came = labels[levels.y[i], levels.x[i]], (-1, -1)
-    links = [((y, x), _sides(labels, y, x)) for y, x in np.argwhere(doors[i])]
-    area = 0
-    for k in range(rooms):
-        _, ys, xs = boxes[here - 1]
-        width, height = xs.stop - xs.start, ys.stop - ys.start
-        found |= {f"x of room {k}": xs.start, f"y of room {k}": ys.start}
-        found |= {f"width of room {k}": width, f"height of room {k}": height}
-        area += (width + 2) * (height + 2)
-        ways = [(cell, sides) for cell, sides in links if cell != came and here in sides]
-        if k == rooms - 1 or len(ways) != 1:
-            found |= {"rooms in a row": k + 1, "area of all rooms": area // 20}
-            break
-        (y, x), sides = ways[0]
-        side = sides.index(here)  # the room is on this side of the door, so the door is on the other side of the room
-        along, start = (y, ys.start) if side in (0, 2) else (x, xs.start)
-        found |= {f"side of door {k}": side, f"colour of door {k}": int(grid[y, x]) - CLOSED}
-        found[f"place of door {k}"] = along - start
-        here, came = sides[(side + 2) % 4], (y, x)
-        _, ys, xs = boxes[here - 1]
-        found[f"shift of room {k + 1}"] = along - (ys.start if side in (0, 2) else xs.start)
-    for k in range(rooms):  # a chain that is broken off still has all the names
-        for name in ("x of room", "y of room", "width of room", "height of room"):
-            found.setdefault(f"{name} {k}", -1)
-        for name in ("side of door", "colour of door", "place of door") if k < rooms - 1 else ():
-            found.setdefault(f"{name} {k}", _NEAR)
-        if k:
-            found.setdefault(f"shift of room {k}", -1)
-    goal = labels[tuple(np.argwhere(grid == GOAL)[0])]
-    return found | {"goal in the last room": int(goal == here)}
+def _rooms(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The room each cell belongs to (0 for walls and doors), and each room's left, top, right and bottom."""
+    flat = np.zeros((3, 3, 3), bool)
+    flat[1] = ndimage.generate_binary_structure(2, 1)
+    label, _ = ndimage.label((grid == EMPTY) | (grid == GOAL), flat)
+    boxes = [(xs.start, ys.start, xs.stop, ys.stop) for _, ys, xs in ndimage.find_objects(label)]
+    return label, np.array([(0, 0, 0, 0), *boxes])
 
 
-def _sides(labels: np.ndarray, y: int, x: int) -> list[int]:
-    """The rooms right of, below, left of and above a door; walls have the label 0."""
-    return [int(labels[y + dy, x + dx]) for dx, dy in _AHEAD]
+def _doors(grid: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The doors of each level as (code, y, x), and the rooms right of, below, left of and above each."""
+    there = (grid >= CLOSED) & (grid < CLOSED + 6)
+    most = there.sum((1, 2)).max()
+    i, y, x = np.nonzero(there)
+    at = np.concatenate([np.arange(count) for count in there.sum((1, 2))])
+    door, sides = np.zeros((len(grid), most, 3), int), np.full((len(grid), most, 4), -1)
+    door[i, at] = np.stack([grid[i, y, x], y, x], 1)
+    for side, (dx, dy) in enumerate(_AHEAD):
+        sides[i, at, side] = label[i, y + dy, x + dx]
+    return door, sides
 
 
 def histogram(values: np.ndarray) -> Histogram:

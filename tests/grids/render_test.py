@@ -1,6 +1,7 @@
 """Pictures against the package's own renderer, pixel for pixel."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from grids import oracle
@@ -77,6 +78,6 @@ def test_a_visit_map_tints_what_was_visited_and_nothing_else():
 
 def test_rendering_follows_the_state_after_a_step():
     env, grid, state = _pair("MiniGrid-Empty-6x6-v0", 0, False)
-    step = jax.jit(lambda s: grid.step(s, np.int32(2), jax.random.key(0))[0])
+    step = jax.jit(lambda s: grid.step(s, jnp.int32(2), jax.random.key(0))[0])
     env.step(2)
     assert np.array_equal(render.draw(grid, step(state)), env.render())

@@ -1,5 +1,7 @@
 """Views against the package's: shadows, edges, walls that are seen through, and the whole grid."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -33,7 +35,8 @@ def test_shadows_fall_as_in_the_package(lit, share):
 @pytest.fixture(scope="module")
 def images():
     def both(states):
-        return {see: jax.vmap(lambda s: views.image(s, world.stride(8), see))(states) for see in (False, True)}
+        view = partial(views.image, stride=world.stride(8))
+        return {see: jax.vmap(partial(view, see_through=see))(states) for see in (False, True)}
 
     return jax.jit(both)
 

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from made.tabular.mdp import uniform_policy
 from made.tabular.objective import (
     J,
     L,
@@ -104,4 +103,3 @@ def test_the_bonus_favours_what_was_visited_long_ago(mdp, densities):
     rarer = densities[1] < densities[0]
     even = reward_made(mdp, 0.5 * densities[0] + 0.5 * densities[1], rho, 1.0) - mdp.r
     assert ((bonus > even) == rarer).all()
-    assert jnp.allclose(occupancy(mdp, uniform_policy(mdp)).sum(), 1)

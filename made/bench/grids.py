@@ -1,0 +1,203 @@
+"""`made bench grids`: compiled MiniGrid, steps a second with fresh levels, beside what else is installed.
+
+Every number is taken in this run, on this machine: random actions, ended episodes replaced by levels never played
+before, the making of those levels included in the time. Environments start at random points of their clocks, as they
+stand after a while, so that they do not all end together.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Key, PyTree
+
+from made import trees
+from made.bench import Measure
+from made.bench.machine import device
+from made.grids import Grid, make_grid
+
+PAPER = (
+    *("MultiRoom-N6", "MultiRoom-N7-S8", "MultiRoom-N12-S10"),
+    *("KeyCorridorS3R3", "KeyCorridorS4R3", "KeyCorridorS5R3", "KeyCorridorS6R3"),
+    *("ObstructedMaze-2Dlh", "ObstructedMaze-2Dlhb", "ObstructedMaze-1Q", "ObstructedMaze-2Q", "ObstructedMaze-Full"),
+)
+GOAL = {"cpu": 1.5e6, "gpu": 2e8}  # steps a second asked for
+SIZES = {"cpu": (256, 512, 1024), "gpu": (16384, 65536)}  # environments of one program
+STEPS = {"cpu": 128, "gpu": 64}  # of each environment in one call
+REPEATS = 3
+
+
+class Walk(NamedTuple):
+    """Environments under way, a level in waiting for each, and what has been counted."""
+
+    state: PyTree
+    waiting: PyTree
+    used: Bool[Array, " N"]
+    replayed: Int[Array, ""]  # levels played twice: 0, or the number does not count
+    checksum: Array  # of everything observed, so that nothing can be left uncomputed
+
+
+def begin(env: Grid, n: int, key: Key[Array, ""]) -> Walk:
+    """n environments at random points of their clocks."""
+    k_now, k_next, k_clock = jax.random.split(key, 3)
+    state, waiting = (env.reset_many(k, n)[0] for k in (k_now, k_next))
+    clock = jax.random.randint(k_clock, (n,), 0, env.maker.max_steps).astype(state.steps.dtype)
+    zero = jnp.zeros((), jnp.int32)
+    return Walk(state._replace(steps=clock), waiting, jnp.zeros(n, bool), zero, zero)
+
+
+def walk(env: Grid, steps: int, walked: Walk, key: Key[Array, ""]) -> Walk:
+    """`steps` random actions in every environment, then fresh levels in the place of those used."""
+    n = walked.used.shape[0]
+    k_act, k_step, k_fresh = jax.random.split(key, 3)
+    actions = jax.random.bits(k_act, (steps, n), jnp.uint8) % env.spec.action.n
+
+    def step(walked: Walk, x) -> tuple[Walk, None]:
+        action, key = x
+        state, out = jax.vmap(env.step, in_axes=(0, 0, None))(walked.state, action.astype(jnp.int32), key)
+        done = out.terminated | out.truncated
+        seen = sum(leaf.sum(dtype=jnp.int32) for leaf in jax.tree.leaves(out.obs)) + (out.reward > 0).sum()
+        return Walk(
+            trees.where(done, walked.waiting, state),
+            walked.waiting,
+            walked.used | done,
+            walked.replayed + (done & walked.used).sum(dtype=jnp.int32),
+            walked.checksum + seen.astype(jnp.int32),
+        ), None
+
+    walked, _ = jax.lax.scan(step, walked, (actions, jax.random.split(k_step, steps)))
+    expected = n * steps / env.maker.max_steps  # truncation ends nearly every random walk
+    fresh = min(n, int(1.1 * expected + 4 * expected**0.5) + 8)
+    slots = jnp.nonzero(walked.used, size=fresh, fill_value=n)[0]
+    put = lambda old, new: old.at[slots].set(new, mode="drop")  # noqa: E731
+    waiting = jax.tree.map(put, walked.waiting, env.reset_many(k_fresh, fresh)[0])
+    return walked._replace(waiting=waiting, used=put(walked.used, False))
+
+
+class Speed(NamedTuple):
+    """The best of several timed repeats of one task with one number of environments."""
+
+    steps_per_s: float
+    compile_s: float
+    replayed: int
+
+
+def speed(env: Grid, n: int, steps: int, workers: int, calls: int) -> Speed:
+    """Steps a second of `workers` programs of n environments each, side by side."""
+    go = jax.jit(lambda walked, key: walk(env, steps, walked, key))
+    first = jax.jit(lambda key: begin(env, n, key))
+    began = time.perf_counter()
+    walks = [first(jax.random.key(i)) for i in range(workers)]
+    program = go.lower(walks[0], jax.random.key(0)).compile()
+    walks = jax.block_until_ready([program(one, jax.random.key(9)) for one in walks])
+    compile_s = time.perf_counter() - began
+
+    def work(i: int) -> Walk:
+        one = walks[i]
+        for call in range(calls):
+            one = program(one, jax.random.key(100 * i + call))
+        return jax.block_until_ready(one)
+
+    best = 0.0
+    with ThreadPoolExecutor(workers) as pool:
+        for _ in range(REPEATS):
+            began = time.perf_counter()
+            walks = list(pool.map(work, range(workers)))
+            best = max(best, workers * n * steps * calls / (time.perf_counter() - began))
+    return Speed(best, compile_s, sum(int(one.replayed) for one in walks))
+
+
+def measures(tasks: tuple[str, ...] = PAPER) -> Iterator[Measure]:
+    """Every task at its best number of environments; levels a second; growth with the number of environments."""
+    where, kind = device(), "cpu" if jax.default_backend() == "cpu" else "gpu"
+    workers = min(2, os.cpu_count() or 1) if kind == "cpu" else 1
+    for task in tasks:
+        env = make_grid(f"MiniGrid-{task}-v0")
+        found = {n: speed(env, n, STEPS[kind], workers, calls=4) for n in SIZES[kind]}
+        n, best = max(found.items(), key=lambda item: item[1].steps_per_s)
+        played = f"{task}, {workers} x {n} environments, {best.replayed} levels replayed"
+        met = best.steps_per_s >= GOAL[kind] and best.replayed == 0
+        goal = f"{GOAL[kind] / 1e6:g}M steps/s"
+        yield Measure(played, best.steps_per_s, "steps/s", None, None, goal, met, where)
+        quickest = min(one.compile_s for one in found.values())
+        yield Measure(f"{task}, compile time", quickest, "s", None, None, "at most 15 s", quickest <= 15, where)
+    yield from levels(where)
+    yield from beside(where)
+
+
+def levels(where: str, n: int = 2048) -> Iterator[Measure]:
+    """Levels a second of the task whose levels are hardest to make, against the package where it is installed."""
+    env = make_grid("MiniGrid-MultiRoom-N12-S10-v0")
+    draw = jax.jit(lambda key: env.maker.levels(key, n).grid)
+    jax.block_until_ready(draw(jax.random.key(0)))
+    taken = min(_timed(lambda i=i: jax.block_until_ready(draw(jax.random.key(i)))) for i in range(1, 4))
+    theirs = None
+    try:
+        from minigrid.envs import MultiRoomEnv
+    except ImportError:
+        pass
+    else:
+        package = MultiRoomEnv(minNumRooms=12, maxNumRooms=12, maxRoomSize=10)
+        theirs = 20 / _timed(lambda: [package.reset(seed=i) for i in range(20)])
+    ours, name = n / taken, "MultiRoom-N12-S10 levels, against the minigrid package"
+    ratio = None if theirs is None else ours / theirs
+    yield Measure(name, ours, "levels/s", theirs, ratio, "100x", None if ratio is None else ratio >= 100, where)
+
+
+def beside(where: str, n: int = 64, steps: int = 300) -> Iterator[Measure]:
+    """The same task in what else is installed: Farama's package, one process, and EnvPool."""
+    ours = speed(make_grid("MiniGrid-KeyCorridorS3R3-v0"), 512, 128, min(2, os.cpu_count() or 1), calls=4).steps_per_s
+    for name, measure in (("Farama's minigrid", _farama), ("EnvPool", _envpool)):
+        theirs = measure(n, steps)
+        label = f"KeyCorridorS3R3, against {name}" + ("" if theirs else " (not installed)")
+        goal, ratio = ("5x" if name == "EnvPool" else ""), (ours / theirs if theirs else None)
+        met = ratio >= 5 if ratio is not None and name == "EnvPool" else None
+        yield Measure(label, ours, "steps/s", theirs, ratio, goal, met, where)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _farama(n: int, steps: int) -> float | None:
+    """Steps a second of the minigrid package, one environment in one process."""
+    try:
+        import gymnasium
+        import minigrid
+    except ImportError:
+        return None
+    del minigrid  # importing it registers its environments
+    env = gymnasium.make("MiniGrid-KeyCorridorS3R3-v0")
+    env.reset(seed=0)
+
+    def work() -> None:
+        for i in range(10 * steps):
+            _, _, terminated, truncated, _ = env.step(i % 7)
+            if terminated or truncated:
+                env.reset()
+
+    return 10 * steps / _timed(work)
+
+
+def _envpool(n: int, steps: int) -> float | None:
+    """Steps a second of EnvPool, n environments on all cores."""
+    try:
+        import envpool  # type: ignore[import-not-found]
+        import numpy as np
+    except ImportError:
+        return None
+    envs = envpool.make_gymnasium("MiniGrid-KeyCorridorS3R3-v0", num_envs=n)
+    envs.reset()
+    actions = np.random.default_rng(0).integers(0, 7, (steps, n))
+
+    def work() -> None:
+        for action in actions:
+            envs.step(action)
+
+    return n * steps / min(_timed(work) for _ in range(REPEATS))
