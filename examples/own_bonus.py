@@ -39,7 +39,8 @@ def main() -> dict[str, float]:
     """Mean return on a lock of five columns, by bonus."""
     greedy, optimist = ValueIteration(initial=0.0, monotone=0.0), ValueIteration(monotone=0.0)
     agents_and_bonuses = {
-        "greedy, no bonus": (greedy, UpperConfidence(scale=0.0)),  # only numbers differ: the same compiled program
+        "greedy, no bonus": (greedy, UpperConfidence(scale=0.0)),
+        "optimist, no bonus": (optimist, UpperConfidence(scale=0.0)),  # only numbers differ: one compiled program
         "own bonus": (optimist, UpperConfidence()),
         "MADE of own bonus": (optimist, MADE(UpperConfidence(), RecentCounts(window=1000))),
     }

@@ -196,7 +196,21 @@ class Doctor:
         return int(any(finding.state == "wrong" for finding in findings))
 
 
-COMMANDS = (Demo, List, Run, Figure, Check, Report, Map, Bench, Doctor)
+@dataclasses.dataclass
+class Play:
+    """Walk a grid in the terminal: a, d turn; w goes; p picks up; t toggles; q quits."""
+
+    task: Name  # a MiniGrid id, such as MiniGrid-KeyCorridorS3R3-v0
+    seed: int = 0
+    keys: str | None = None  # these keys instead of the keyboard's
+
+    def main(self) -> int:
+        from made.grids.play import play
+
+        return play(self.task, self.seed, self.keys)
+
+
+COMMANDS = (Demo, List, Run, Figure, Check, Report, Map, Bench, Doctor, Play)
 
 
 def _study(name: str, scale: str, settings: tuple[str, ...]):

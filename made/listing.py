@@ -31,13 +31,15 @@ def everything() -> dict[str, dict[str, str]]:
     from made.bench import BENCHES
     from made.bonuses import BONUSES
     from made.experiments import experiments
+    from made.grids import GRIDS
     from made.tasks import TASKS
 
     return {
         "experiments": {name: f"{e.title} ({e.figure})" for name, e in experiments().items()},
         "bonuses": {name: line(make()) for name, make in BONUSES.items()},
         "agents": {name: line(make()) for name, make in AGENTS.items()},
-        "tasks": {name: line(make().family) for name, make in TASKS.items()},  # type: ignore[attr-defined]
+        "tasks": {name: line(getattr(make(), "family", make())) for name, make in TASKS.items()},
+        "grids": {name: line(make().maker) for name, make in GRIDS.items()},
         "benchmarks": {name: first_line(measure) for name, measure in BENCHES.items()},
         "scales": SCALES,
     }

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from made.core import Environment
 from made.describe import suggest
+from made.grids import GRIDS, make_grid
 from made.tabular.env import RandomTabular
 from made.tabular.zoo import Chain, DeepSea, Garnet, Lock
 
@@ -17,11 +18,13 @@ TASKS: dict[str, Callable[[], Environment]] = {
 
 
 def make(name: str) -> Environment:
-    """The environment of that name.
+    """The environment of that name: a tabular task, or a grid by its MiniGrid id.
 
     >>> make("lock").spec.action.n
     2
     """
+    if name in GRIDS:
+        return make_grid(name)
     if name not in TASKS:
-        raise ValueError(f"There is no task {name!r}.{suggest(name, list(TASKS))}")
+        raise ValueError(f"There is no task {name!r}.{suggest(name, [*TASKS, *GRIDS])}")
     return TASKS[name]()

@@ -74,6 +74,11 @@ def test_map_finds_an_equation(capsys):
     assert len(call(capsys, "map")[1].splitlines()) > 40
 
 
+def test_play_walks_a_grid_by_given_keys(capsys):
+    code, out, _ = call(capsys, "play", "MiniGrid-Empty-5x5-v0", "--keys", "wwdwwq")
+    assert code == 0 and "##" in out
+
+
 def test_doctor_names_versions_and_fixes(capsys):
     _, out, _ = call(capsys, "doctor")
     assert "jax" in out and "JAX device" in out
@@ -95,6 +100,7 @@ def test_doctor_names_versions_and_fixes(capsys):
         (["run", "lock", "--set", "agent.gamma=x"], "takes a number"),
         (["run", "lock", "--set", "iterations=7", "--set", "every=70"], "every"),
         (["map", "eq:bonus_desing"], "Did you mean 'eq:bonus_design'"),
+        (["play", "MiniGrid-Emty-5x5-v0"], "Did you mean 'MiniGrid-Empty-5x5-v0'"),
         (["bench", "speed"], "no benchmark 'speed'"),
         (["figure", "lock"], "nothing recorded"),
         (["report"], "Nothing is recorded"),

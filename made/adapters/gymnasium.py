@@ -30,7 +30,11 @@ def gym_space(space: PyTree) -> gymnasium.Space:
     if isinstance(space, dict):
         return gymnasium.spaces.Dict({name: gym_space(inner) for name, inner in space.items()})
     if space.n is not None:
-        return gymnasium.spaces.MultiDiscrete(np.full(space.shape, space.n)) if space.shape else gymnasium.spaces.Discrete(space.n)
+        return (
+            gymnasium.spaces.MultiDiscrete(np.full(space.shape, space.n))
+            if space.shape
+            else gymnasium.spaces.Discrete(space.n)
+        )
     dtype = np.dtype(space.dtype)
     if np.issubdtype(dtype, np.integer):
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
@@ -82,9 +86,9 @@ class CompiledEnv(gymnasium.Env):
     def render(self):
         if self.render_mode is None or self._state is None:
             return None
-        from made.grids.render import render
+        from made.grids.render import draw
 
-        return np.asarray(render(self._env, self._state))
+        return draw(self._env, self._state)  # type: ignore[arg-type]
 
 
 class CompiledVectorEnv(gymnasium.vector.VectorEnv):
@@ -95,7 +99,11 @@ class CompiledVectorEnv(gymnasium.vector.VectorEnv):
     """
 
     def __init__(
-        self, env: Environment, num_envs: int = 1, autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP, **options: Any
+        self,
+        env: Environment,
+        num_envs: int = 1,
+        autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
+        **options: Any,
     ):
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}.")
@@ -141,7 +149,9 @@ class CompiledVectorEnv(gymnasium.vector.VectorEnv):
         if self._state is None:
             raise gymnasium.error.ResetNeeded("Call reset before step.")
         actions = np.asarray(actions)
-        if actions.shape != self.action_space.shape or not self.action_space.contains(actions.astype(self.action_space.dtype)):
+        if actions.shape != self.action_space.shape or not self.action_space.contains(
+            actions.astype(self.action_space.dtype)
+        ):
             raise ValueError(f"The actions {actions!r} are not in {self.action_space}.")
         state, step = self._advance(self._state, jnp.asarray(actions, self._env.spec.action.dtype), self._key())
         terminated, truncated = np.array(step.terminated), np.array(step.truncated)

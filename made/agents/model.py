@@ -9,7 +9,6 @@ from jaxtyping import Array, Bool, Float, Key
 from made.core import RewardFn, Transition
 from made.watch import state_action_grid
 
-
 Number = float | Float[Array, ""]  # a setting: a plain number, or traced when runs are stacked into lanes
 
 
@@ -52,7 +51,9 @@ def planning_problem(model: Model, reward_fn: RewardFn, value: Float[Array, " S"
     return Planning(model.triples / n[..., None], reward_fn(grid, value=value), model.pairs > 0)
 
 
-def backup(problem: Planning, v: Float[Array, " S"], gamma: Number, v_max: Number, initial: Number) -> Float[Array, "S A"]:
+def backup(
+    problem: Planning, v: Float[Array, " S"], gamma: Number, v_max: Number, initial: Number
+) -> Float[Array, "S A"]:
     """One sweep, Q = min(r_k + gamma P_k V, V_max); a pair never tried keeps its initial value."""
     q = jnp.minimum(problem.r_k + gamma * problem.P @ v, v_max)
     return jnp.where(problem.tried, q, initial)

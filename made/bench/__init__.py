@@ -27,7 +27,7 @@ def _tabular() -> Iterator[Measure]:
 
 
 def _grids() -> Iterator[Measure]:
-    """Compiled MiniGrid: steps a second on the paper's twelve tasks with fresh levels, levels a second, compile time."""
+    """Compiled MiniGrid: steps a second on the paper's twelve tasks with fresh levels, and levels a second."""
     from made.bench import grids
 
     yield from grids.measures()

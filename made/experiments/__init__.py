@@ -16,7 +16,7 @@ def experiments() -> dict[str, Experiment]:
         loaded = importlib.import_module(f"{__name__}.{module.name}")
         if hasattr(loaded, "EXPERIMENT"):
             found[loaded.EXPERIMENT.name] = loaded.EXPERIMENT
-    return dict(sorted(found.items(), key=lambda item: min(claim.number for claim in item[1].claims)))
+    return dict(sorted(found.items(), key=lambda item: min((claim.number for claim in item[1].claims), default=10**6)))
 
 
 def experiment(name: str) -> Experiment:

@@ -282,14 +282,16 @@ def _turn(room):
     return ((room >> 12) & _HALF) | ((room & _HALF) << 12)
 
 
-def threefry(seed: tuple[Array, Array], a: UInt32[Array, " B"], b: UInt32[Array, " B"]) -> tuple[Array, Array]:
-    """Two random words for each pair of counters: Threefry-2x32 with 13 rounds, the least that passes BigCrush.
+def threefry(
+    seed: tuple[Array, Array], a: UInt32[Array, " B"], b: UInt32[Array, " B"], rounds: int = 13
+) -> tuple[Array, Array]:
+    """Two random words for each pair of counters: Threefry-2x32, whose 13 rounds are the least that pass BigCrush.
 
     `jax.random` numbers its draws by their place in an array; here they belong to an attempt and a room.
     """
     keys = (seed[0], seed[1], seed[0] ^ seed[1] ^ Word(0x1BD11BDA))
     a, b = a + keys[0], b + keys[1]
-    for i in range(13):
+    for i in range(rounds):
         turn = (13, 15, 26, 6, 17, 29, 16, 24)[i % 8]
         a = a + b
         b = ((b << turn) | (b >> (32 - turn))) ^ a

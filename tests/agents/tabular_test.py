@@ -125,5 +125,7 @@ def test_without_a_bonus_a_known_model_is_solved_exactly():
     over = np.asarray(mdp.absorbing)[nexts]
     batch = Transition(*map(jnp.asarray, (s, a, np.asarray(mdp.r)[:-1], nexts, over, over & False)))
     agent = ValueIteration(gamma=1.0, sweeps=10, monotone=0.0)
-    state, _ = agent.update(agent.init(jax.random.key(0), spec), batch, lambda b, value=None: b.reward, jax.random.key(1))
+    state, _ = agent.update(
+        agent.init(jax.random.key(0), spec), batch, lambda b, value=None: b.reward, jax.random.key(1)
+    )
     assert np.isclose(state.q[0].max(), horizon_optimum(mdp, 4)[0], atol=1e-6)

@@ -60,6 +60,7 @@ def changed(**cells) -> Level:
         (room()._replace(grid=room().grid[None]), "without leading axes"),
         (room()._replace(grid=room().grid.astype(float)), "float64"),
         (room()._replace(grid=room().grid[:2]), "3 to 127"),
+        (room()._replace(grid=np.zeros((5, 128), np.uint8)), "3 to 127"),
         (room()._replace(grid=room().grid.astype(np.int32) - 300), "the code of nothing"),
         (changed(c22=world.WALL), "there is a wall"),
         (changed(c22=world.LOCKED), "red locked door"),

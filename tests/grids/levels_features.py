@@ -4,14 +4,16 @@ A batch of levels is a Level of NumPy arrays with a leading axis. Nothing here k
 """
 
 from collections import Counter
+from string import ascii_letters, digits
 
 import numpy as np
 from scipy import ndimage, stats
 
-from made.grids.world import BALL, BOX, CLOSED, EMPTY, GOAL, KEY, KEYBOX, KINDS, LOCKED, NO_TARGET, Level
+from made.grids.world import BALL, CLOSED, EMPTY, GOAL, KEY, KEYBOX, KINDS, LOCKED, NO_TARGET, Level
 
 Histogram = dict[int, int]
 _AHEAD = np.array([(1, 0), (0, 1), (-1, 0), (0, -1)])
+_LETTERS = ascii_letters + digits + "+-"
 _COLOURED = {"closed door": CLOSED, "locked door": LOCKED, "key": KEY, "ball": BALL}
 
 
@@ -26,10 +28,15 @@ def kinds(grid: np.ndarray) -> np.ndarray:
     return np.where((grid >= KEYBOX) & (grid < CLOSED), KEYBOX // 8, kind)
 
 
-def maps(levels: Level) -> dict[str, np.ndarray]:
-    """For each kind of thing that occurs, and for the agent, how many levels have one in each cell."""
+def maps(task: str, levels: Level) -> dict[str, np.ndarray]:
+    """For each kind of thing that occurs, and for the agent, how many levels have one in each cell.
+
+    Walls matter where rooms have no fixed place; elsewhere they are where no door is.
+    """
     kind = kinds(levels.grid)
-    found = {KINDS[k] if k != KEYBOX // 8 else "key in a box": (kind == k).sum(0).ravel() for k in np.unique(kind) if k}
+    present = [k for k in np.unique(kind) if k != EMPTY and (KINDS[k] != "wall" or "MultiRoom" in task)]
+    names = {k: KINDS[k] if k != KEYBOX // 8 else "key in a box" for k in present}
+    found = {name: (kind == k).sum(0).ravel() for k, name in names.items()}
     n, height, width = levels.grid.shape
     found["agent"] = np.bincount(levels.y.astype(int) * width + levels.x, minlength=height * width)
     return found
@@ -46,9 +53,7 @@ def numbers(task: str, levels: Level) -> dict[str, np.ndarray]:
         count = (kind == code).sum((1, 2))
         if count.any():
             found[f"number of {what}"] = count
-    found |= _colours(levels.grid) | _places(levels)
-    if "MultiRoom" in task:
-        found |= chain(levels)
+    found |= _places(levels) | (chain(levels) if "MultiRoom" in task else _colours(levels.grid))
     if "KeyCorridor" in task or "ObstructedMaze" in task:
         size = int(task.split("S")[1][0]) if "KeyCorridor" in task else 6
         found |= passages(levels, size)
@@ -79,7 +84,12 @@ def _places(levels: Level) -> dict[str, np.ndarray]:
     flat = levels.grid.reshape(len(levels.grid), -1).astype(int)
     width = levels.grid.shape[2]
     spots = {"agent": np.asarray(levels.y).astype(int) * width + levels.x}
-    singles = {"goal": (GOAL, GOAL + 1), "key": (KEY, KEY + 6), "lock": (LOCKED, LOCKED + 6), "hidden key": (KEYBOX, CLOSED)}
+    singles = {
+        "goal": (GOAL, GOAL + 1),
+        "key": (KEY, KEY + 6),
+        "lock": (LOCKED, LOCKED + 6),
+        "hidden key": (KEYBOX, CLOSED),
+    }
     for what, (low, high) in singles.items():
         there = (flat >= low) & (flat < high)
         if (there.sum(1) == 1).all():
@@ -112,7 +122,10 @@ def passages(levels: Level, size: int) -> dict[str, np.ndarray]:
     locks = [(flat == LOCKED + c).sum(1) for c in range(6)]
     lost = sum((np.maximum(lock - key, 0) for lock, key in zip(locks, keys, strict=True)), np.zeros(n, int))
     rooms = {"pattern of doors": pattern, "number of doors": door.sum((1, 2)), "locks without a key": lost}
-    for what, there in {"lock": (flat >= LOCKED) & (flat < LOCKED + 6), "key": (flat >= KEY) & (flat < KEY + 6)}.items():
+    for what, there in {
+        "lock": (flat >= LOCKED) & (flat < LOCKED + 6),
+        "key": (flat >= KEY) & (flat < KEY + 6),
+    }.items():
         if (there.sum(1) == 1).all():
             rooms[f"row of {what}"] = there.argmax(1) // width // pitch
     if "row of lock" in rooms and "row of key" in rooms:
@@ -148,8 +161,16 @@ def chain(levels: Level) -> dict[str, np.ndarray]:
         code, y, x = door[rows, came].T
         upright = side % 2 == 0
         following = np.where(sound, sides[rows, came, (side + 2) % 4], 0)
-        along, shift = np.where(upright, y - top, x - left), np.where(upright, y - box[following][:, 1], x - box[following][:, 0])
-        step = {"side of door": side, "colour of door": code - CLOSED, "place of door": along, "shift after door": shift}
+        along, shift = (
+            np.where(upright, y - top, x - left),
+            np.where(upright, y - box[following][:, 1], x - box[following][:, 0]),
+        )
+        step = {
+            "side of door": side,
+            "colour of door": code - CLOSED,
+            "place of door": along,
+            "shift after door": shift,
+        }
         found |= {f"{what} {k}": np.where(sound, value, -1) for what, value in step.items()}
         here, came = following, np.where(sound, came, -1)
     for k in range(door.shape[1] - 1):
@@ -157,7 +178,11 @@ def chain(levels: Level) -> dict[str, np.ndarray]:
         found[f"colours of doors {k}, {k + 1}"] = 7 * found[f"colour of door {k}"] + found[f"colour of door {k + 1}"]
     goal = (levels.grid == GOAL).reshape(n, -1).argmax(1)
     last = label.reshape(n, -1)[rows, goal] == here
-    return found | {"rooms in a row": length, "area of all rooms": area // 20, "goal in the last room": last.astype(int)}
+    return found | {
+        "rooms in a row": length,
+        "area of all rooms": area // 20,
+        "goal in the last room": last.astype(int),
+    }
 
 
 def _rooms(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -184,6 +209,32 @@ def _doors(grid: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 def histogram(values: np.ndarray) -> Histogram:
     return {int(value): count for value, count in sorted(Counter(np.asarray(values).tolist()).items())}
+
+
+def to_text(counts: np.ndarray) -> str:
+    """Counts below 4096 as text, two letters each."""
+    return "".join(_LETTERS[count // 64] + _LETTERS[count % 64] for count in counts.tolist())
+
+
+def from_text(text: str) -> np.ndarray:
+    """What `to_text` wrote."""
+    values = np.array([_LETTERS.index(letter) for letter in text])
+    return 64 * values[::2] + values[1::2]
+
+
+def to_row(values: Histogram) -> list[int] | dict[str, int]:
+    """A histogram as its least value and the counts from there on, or as it is where most of these would be 0."""
+    span = range(min(values), max(values) + 1)
+    if len(span) > 4 * len(values):
+        return {str(value): count for value, count in values.items()}
+    return [min(values), *(values.get(value, 0) for value in span)]
+
+
+def from_row(row: list[int] | dict[str, int]) -> Histogram:
+    """What `to_row` wrote."""
+    if isinstance(row, dict):
+        return {int(value): count for value, count in row.items()}
+    return {row[0] + at: count for at, count in enumerate(row[1:]) if count}
 
 
 def compare(ours: Histogram, theirs: Histogram, least: int = 12) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from grids import oracle
-from grids.levels_features import histogram, maps, numbers, stack
+from grids.levels_features import histogram, maps, numbers, stack, to_row, to_text
 from grids.planner import solve
 from minigrid.envs.obstructedmaze import ObstructedMaze_Full
 
@@ -49,9 +49,9 @@ def record(task: str, levels: Level, max_steps: int) -> dict:
     return {
         "levels": len(levels.x),
         "max_steps": max_steps,
-        "numbers": {name: histogram(values) for name, values in numbers(task, levels).items()},
-        "maps": {name: counts.tolist() for name, counts in maps(levels).items()},
-        "plans": histogram(lengths),
+        "numbers": {name: to_row(histogram(values)) for name, values in numbers(task, levels).items()},
+        "maps": {name: to_text(counts) for name, counts in maps(task, levels).items()},
+        "plans": to_row(histogram(lengths)),
     }
 
 

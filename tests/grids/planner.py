@@ -100,7 +100,8 @@ class _Script:
         """Stand in front of a cell, looking at it; whatever is in the way is removed or unlocked first."""
         while (way := self.way(goal)) is None:
             obstacle = next(
-                (cell for cell in self.route(goal) if self.cells[cell] >= _PASSABLE_BELOW and not self._opens(cell)), None
+                (cell for cell in self.route(goal) if self.cells[cell] >= _PASSABLE_BELOW and not self._opens(cell)),
+                None,
             )
             if obstacle is None or obstacle == goal:
                 raise Stuck
@@ -162,7 +163,9 @@ class _Script:
             self.cells[place] = self.hand
             clear = place not in self.route(goal)
             self.cells[place], self.at = EMPTY, here
-            if clear and any(self.cells[place + step] >= CLOSED and self.cells[place + step] != WALL for step in self.ahead):
+            if clear and any(
+                self.cells[place + step] >= CLOSED and self.cells[place + step] != WALL for step in self.ahead
+            ):
                 clear, fallback = False, fallback or (place, way)  # next to a door only if there is nothing better
             if clear:
                 fallback = (place, way)

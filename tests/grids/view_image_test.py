@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from grids import oracle
 from minigrid.core.grid import Grid as PackageGrid
+from minigrid.envs import EmptyEnv
 from minigrid.wrappers import FullyObsWrapper
 
 from made.grids import views, world
+from made.grids.world import Level
 
 CODES = np.flatnonzero(world.KNOWN)
 
@@ -32,32 +34,24 @@ def test_shadows_fall_as_in_the_package(lit, share):
         assert np.array_equal(theirs.process_vis((3, 6)), seen)
 
 
-@pytest.fixture(scope="module")
-def images():
-    def both(states):
-        view = partial(views.image, stride=world.stride(8))
-        return {see: jax.vmap(partial(view, see_through=see))(states) for see in (False, True)}
-
-    return jax.jit(both)
-
-
-def test_views_from_every_place_and_side_even_of_a_grid_without_an_outer_wall(images):
-    rng, env = np.random.default_rng(0), oracle.make("MiniGrid-Empty-8x8-v0")
+@pytest.mark.parametrize("size", [5, 11])  # rows with room to spare behind them, and with just enough
+def test_views_from_every_place_and_side_even_of_a_grid_without_an_outer_wall(size):
+    rng, env = np.random.default_rng(size), EmptyEnv(size=size)
     env.reset(seed=0)
     states, theirs = [], {False: [], True: []}
-    for x, y, direction in np.ndindex(6, 6, 4):
-        grid = np.where(rng.random((8, 8)) < 0.4, rng.choice(CODES, (8, 8)), world.EMPTY).astype(np.uint8)
-        level = oracle.level_of(env)._replace(
-            grid=grid, x=np.int8(x + 1), y=np.int8(y + 1), direction=np.int8(direction)
-        )
+    for x, y, direction in np.ndindex(size - 2, size - 2, 4):
+        wild = rng.random((size, size)) < 0.4
+        cells = np.where(wild, rng.choice(CODES, (size, size)), world.EMPTY).astype(np.uint8)
+        level = Level(cells, *np.array([x + 1, y + 1, direction], np.int8), np.uint8(world.NO_TARGET))
         oracle.load(env, level, hand=int(rng.choice([world.EMPTY, world.KEY + world.BLUE])))
         states.append(oracle.state_of(env))
         for see in theirs:
             env.see_through_walls = see
             theirs[see].append(env.gen_obs()["image"])
-    ours = images(jax.tree.map(lambda *x: np.stack(x), *states))
+    states = jax.tree.map(lambda *x: np.stack(x), *states)
     for see in theirs:
-        assert np.array_equal(ours[see], np.stack(theirs[see])), see
+        view = partial(views.image, stride=world.stride(size), see_through=see)
+        assert np.array_equal(jax.jit(jax.vmap(view))(states), np.stack(theirs[see])), see
 
 
 @pytest.mark.parametrize("task", ["MiniGrid-MultiRoom-N6-v0", "MiniGrid-ObstructedMaze-1Dlhb-v0"])

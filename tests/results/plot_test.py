@@ -47,9 +47,7 @@ def test_curves_are_the_statistic_and_its_interval(table):
     assert line.get_color() == plot.COLOURS["made"].colour and line.get_label() == "MADE"
     expected = interval(values, "iqm", np.random.default_rng(1))
     shade = axes[0, 0].collections[0].get_paths()[0].get_extents()
-    assert shade.ymin == pytest.approx(expected.low.min()) and shade.ymax == pytest.approx(
-        expected.high.max()
-    )
+    assert shade.ymin == pytest.approx(expected.low.min()) and shade.ymax == pytest.approx(expected.high.max())
 
 
 def test_a_line_breaks_where_a_seed_has_no_value(table):
@@ -97,8 +95,7 @@ def test_heat_maps_share_a_scale_and_leave_nothing_grey_unsaid():
     fig, axes = plot.figure(1, 2)
     limits = plot.shared_limits(matrices, log=True)
     images = [
-        plot.heatmap(ax, m, limits=limits, log=True, bar="visits")
-        for ax, m in zip(axes[0], matrices, strict=True)
+        plot.heatmap(ax, m, limits=limits, log=True, bar="visits") for ax, m in zip(axes[0], matrices, strict=True)
     ]
     assert {image.get_clim() for image in images} == {(1.0, 100.0)}
     assert images[0].get_array().mask.tolist() == [[True, False], [False, False]]
@@ -145,9 +142,7 @@ def test_letters_are_legible(table):
 def test_captions_say_what_is_drawn():
     fig, _ = plot.figure()
     many = plot.caption(fig, "Returns.", seeds=20, scale="small")
-    assert (
-        many == "Returns. Interquartile mean over 20 seeds with 95% bootstrap intervals. Scale:\u00a0small."
-    )
+    assert many == "Returns. Interquartile mean over 20 seeds with 95% bootstrap intervals. Scale:\u00a0small."
     assert "Median over 5 to 20 seeds" in plot.caption(fig, "", seeds=[20, 5, 7], statistic="median")
     assert "One seed, so no interval." in plot.caption(fig, "", seeds=1)
 

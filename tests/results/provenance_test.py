@@ -29,18 +29,14 @@ def test_it_names_versions_device_and_time():
 
 def test_it_does_not_say_who_or_where():
     text = json.dumps({k: v for k, v in provenance(time.time(), 1.0).items() if k != "cpu"})
-    assert (
-        os.getcwd() not in text and str(Path.home()) + "/" not in text and str(Path(sys.prefix)) not in text
-    )
+    assert os.getcwd() not in text and str(Path.home()) + "/" not in text and str(Path(sys.prefix)) not in text
     names = {platform.node(), getpass.getuser()} - {"", "x", "root"}
     assert not [name for name in names if name in json.loads(text).values()]
 
 
 def git(folder: Path, *words: str) -> str:
     who = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
-    return subprocess.run(
-        ["git", "-C", folder, *who, *words], check=True, capture_output=True, text=True
-    ).stdout
+    return subprocess.run(["git", "-C", folder, *who, *words], check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture

@@ -150,9 +150,7 @@ def test_nothing_given_is_trusted(png):
 
 def test_it_needs_no_network_and_suits_every_screen(png):
     text = report.render([section(png)])
-    assert (
-        "http://" not in text and "https://" not in text and "<script" not in text and "@import" not in text
-    )
+    assert "http://" not in text and "https://" not in text and "<script" not in text and "@import" not in text
     assert "default-src 'none'" in text and "url(" not in text
     assert "prefers-color-scheme: dark" in text and 'name="viewport"' in text
 

@@ -101,9 +101,7 @@ def test_labels_become_distinct_plain_folder_names(labels):
         assert not set(name) & set("/\\: é") and not name.startswith(".") and Path(name).name == name
 
 
-@pytest.mark.parametrize(
-    "label", ["vi/made/B=100", "a_b/c__d_/_e", ".hidden", "..", "é <b>", "100%25", "a//b"]
-)
+@pytest.mark.parametrize("label", ["vi/made/B=100", "a_b/c__d_/_e", ".hidden", "..", "é <b>", "100%25", "a//b"])
 def test_any_label_comes_back(store, label):
     folder = write(store, JOB._replace(label=label))
     assert folder.parent.parent == store.root / "lock" / "smoke"
