@@ -19,6 +19,7 @@ from made import trees
 from made.bench import Measure
 from made.bench.machine import device
 from made.grids import Grid, make_grid
+from made.grids.dynamics import ACTIONS
 
 PAPER = (
     *("MultiRoom-N6", "MultiRoom-N7-S8", "MultiRoom-N12-S10"),
@@ -54,7 +55,7 @@ def walk(env: Grid, steps: int, walked: Walk, key: Key[Array, ""]) -> Walk:
     """`steps` random actions in every environment, then fresh levels in the place of those used."""
     n = walked.used.shape[0]
     k_act, k_step, k_fresh = jax.random.split(key, 3)
-    actions = jax.random.bits(k_act, (steps, n), jnp.uint8) % env.spec.action.n
+    actions = jax.random.bits(k_act, (steps, n), jnp.uint8) % len(ACTIONS)
 
     def step(walked: Walk, x) -> tuple[Walk, None]:
         action, key = x
@@ -137,7 +138,7 @@ def levels(where: str, n: int = 2048) -> Iterator[Measure]:
     taken = min(_timed(lambda i=i: jax.block_until_ready(draw(jax.random.key(i)))) for i in range(1, 4))
     theirs = None
     try:
-        from minigrid.envs import MultiRoomEnv
+        from minigrid.envs.multiroom import MultiRoomEnv
     except ImportError:
         pass
     else:

@@ -21,8 +21,10 @@ MARGIN = 0.1  # of V*: how near "comparable" is
 
 def settings(scale: Scale) -> tuple[Setting, ...]:
     """The locks of a scale; the paper names none. The first is the one drawn."""
-    grid = [Setting(10, 0.1, 1500), Setting(5, 0.2, 1000), Setting(5, 0.1, 1000), Setting(10, 0.05, 1500),
-            Setting(15, 0.05, 3000)]  # fmt: skip
+    grid = (
+        *(Setting(10, 0.1, 1500), Setting(5, 0.2, 1000), Setting(5, 0.1, 1000)),
+        *(Setting(10, 0.05, 1500), Setting(15, 0.05, 3000)),
+    )
     return choose(scale, smoke=(Setting(3, 0.1, 60),), demo=grid[:1], small=grid[:2], paper=grid)
 
 

@@ -65,7 +65,7 @@ class KeyCorridor(Maker):
         return rooms.draw(walls, things, agent, target)
 
     def _turn(self, passage: tuple[int, int, int], row: Array, turn: Array) -> Array:
-        """When a door may be added: the corridor and the locked door are ways already, the locked room gets no other."""
+        """The turn of one passage: corridor and locked door are ways already, and the locked room gets no other."""
         i, j, side = passage
         turn = jnp.clip(turn, 1, NO_WAY - 1)
         if (i, side) == (1, DOWN):

@@ -199,7 +199,11 @@ def _span(word: UInt32[Array, " B"], largest: int, limit: int) -> tuple[Array, A
 
 
 def next_room(
-    chain: list[UInt32[Array, " B"]], number: UInt32[Array, " B"], seed: tuple[Array, Array], largest: int, unroll: int
+    chain: list[UInt32[Array, " B"]],
+    number: UInt32[Array, " B"],
+    seed: tuple[Array, Array],
+    largest: int,
+    unroll: int,
 ) -> UInt32[Array, " B"]:
     """The room that follows in each chain, or 0 where eight tries did not find one.
 
@@ -324,7 +328,9 @@ def furnish(chain: UInt32[Array, "R n"], words: UInt32[Array, "R+4 n"]) -> Level
     flat = _walls(left, right, top, bottom).reshape(n, SIDE * SIDE)
     grid = jax.vmap(lambda grid, cells, codes: grid.at[cells].set(codes))(flat, cells, codes).reshape(n, SIDE, SIDE)
     return Level(
-        grid, *(part.astype(jnp.int32) for part in (x, y, pick(words[rooms - 1], 4))), jnp.full(n, NO_TARGET, jnp.uint8)
+        grid,
+        *(part.astype(jnp.int32) for part in (x, y, pick(words[rooms - 1], 4))),
+        jnp.full(n, NO_TARGET, jnp.uint8),
     )
 
 

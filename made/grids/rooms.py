@@ -108,7 +108,7 @@ class RoomGrid(eqx.Module):
         """The cells of room (i, j) within its walls; i and j may be traced."""
         pitch = self.room_size - 1
         y, x = np.mgrid[1:pitch, 1:pitch]
-        return (j * pitch + y.ravel()) * self.width + i * pitch + x.ravel()
+        return jnp.asarray((j * pitch + y.ravel()) * self.width + i * pitch + x.ravel(), jnp.int32)
 
     def far(self, cells: Int[Array, " m"], x: Number, y: Number) -> Bool[Array, " m"]:
         """Which cells are more than one step away from (x, y), the package's `reject_next_to`."""
@@ -133,7 +133,7 @@ def place_in_room(
 
     An agent not placed yet counts as in the middle of the grid.
     """
-    cells = jnp.asarray(grid.inside(i, j))
+    cells = grid.inside(i, j)
     far = grid.far(cells, *(agent or grid.middle))
     return (*things, (cells[choose(word, free(things, cells) & far)], code))
 
@@ -183,9 +183,8 @@ def place_agent(
         ],
         np.int32,
     )
-    x, y, side, ahead = spots.T
-    at = choose(word, free(things, jnp.asarray(y * grid.width + x)) & free(things, jnp.asarray(ahead)))
-    chosen = jnp.asarray(spots)[at]
+    here, ahead = spots[:, 1] * grid.width + spots[:, 0], spots[:, 3]
+    chosen = jnp.asarray(spots)[choose(word, free(things, jnp.asarray(here)) & free(things, jnp.asarray(ahead)))]
     return chosen[0], chosen[1], chosen[2]
 
 
@@ -218,10 +217,15 @@ def connect_all(grid: RoomGrid, start: tuple[int, int], order: Sequence[UInt32[A
     return [(turn != OPEN_WAY) & (turn <= last) for turn in order]
 
 
-def draw(walls: np.ndarray, things: Things, agent: tuple[Number, Number, Number], target: Number) -> Level:
+def draw(
+    walls: np.ndarray | UInt8[Array, "H W"],
+    things: Things,
+    agent: tuple[Number, Number, Number],
+    target: Number,
+) -> Level:
     """The level: the walls, the things in their cells (no two in one, see `put`) and the agent."""
     cells = jnp.stack([jnp.asarray(cell, jnp.int32) for cell, _ in things])
     codes = jnp.stack([jnp.asarray(code).astype(jnp.uint8) for _, code in things])
-    grid: UInt8[Array, "H W"] = jnp.asarray(walls.ravel()).at[cells].set(codes, mode="drop").reshape(walls.shape)
+    grid = jnp.asarray(walls.ravel()).at[cells].set(codes, mode="drop").reshape(walls.shape)
     x, y, direction = (jnp.asarray(part, jnp.int32) for part in agent)
     return Level(grid, x, y, direction, jnp.asarray(target).astype(jnp.uint8))

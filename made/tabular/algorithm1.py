@@ -19,6 +19,9 @@ from made.tabular.objective import Density, J, L_made, Scalar, reward_made
 from made.tabular.solve import occupancy, policy_from_occupancy, policy_iteration
 
 
+Number = Scalar | float
+
+
 class Mixture(NamedTuple):
     """The policy mixture pi_{mix,k} (Section 2) by its weights and densities; the policies need not be kept (Remark 1).
 
@@ -210,7 +213,7 @@ class Constants(NamedTuple):
     late: int
 
     @classmethod
-    def printed(cls, S: int, A: int, gamma: float, lam: float, tau: float, c: float = 2.0) -> "Constants":
+    def printed(cls, S: int, A: int, gamma: Number, lam: Number, tau: Number, c: Number = 2.0) -> "Constants":
         """Proposition 1 as printed. gamma is not used there."""
         del gamma
         ratio = jnp.sqrt((1 + lam) / lam)
@@ -220,7 +223,7 @@ class Constants(NamedTuple):
 
     @classmethod
     def corrected(
-        cls, S: int, A: int, gamma: float, lam: float, tau: float, c: float = 2.0, span: float = 1.0
+        cls, S: int, A: int, gamma: Number, lam: Number, tau: Number, c: Number = 2.0, span: Number = 1.0
     ) -> "Constants":
         """Proposition 1 with the constants its proof supports."""
         ratio = jnp.sqrt((1 + lam) / lam)
@@ -283,7 +286,7 @@ def settings_for(
     return Algorithm1(eta, lam, tau, c, step, 0.1 * eps), max(K, 1)
 
 
-def _zeta(c: float) -> Array:
+def _zeta(c: Number) -> Array:
     """The sum of 1 / n^c over all n, infinite for c <= 1."""
     power = jnp.asarray(c)
     summable = power > 1

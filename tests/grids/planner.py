@@ -166,7 +166,10 @@ class _Script:
             if clear and any(
                 self.cells[place + step] >= CLOSED and self.cells[place + step] != WALL for step in self.ahead
             ):
-                clear, fallback = False, fallback or (place, way)  # next to a door only if there is nothing better
+                clear, fallback = (
+                    False,
+                    fallback or (place, way),
+                )  # next to a door only if there is nothing better
             if clear:
                 fallback = (place, way)
                 break

@@ -117,6 +117,9 @@ def test_value_iteration_agrees_with_policy_iteration_within_its_bound(mdps):
 def test_no_policy_beats_the_plan(mdps, policies):
     plan = plans(mdps)
     assert (values(mdps, policies) <= plan.v + 1e-12).all()
+    for s in range(9):  # were the plan not optimal, changing its action in one state would improve it
+        for a in range(3):
+            assert (values(mdps, plan.policy.at[:, s].set(jnp.eye(3)[a])) <= plan.v + 1e-12).all()
     assert jnp.allclose(values(mdps, plan.policy), plan.v, atol=1e-12)
 
 
