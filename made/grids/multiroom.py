@@ -50,10 +50,11 @@ class Shape(NamedTuple):
 
 
 def shape_for(n: int, backend: str) -> Shape:
-    """Cuts that suit the machine and the number of levels wanted."""
-    if backend == "cpu":
-        return Shape(1 << 15, 1 << min(max(10, (n - 1).bit_length()), 12), TRIES // 2)
-    return Shape(1 << 20, 1 << 17, TRIES)
+    """Cuts that suit the machine and the number of levels wanted, by measurement."""
+    if backend != "cpu":
+        return Shape(1 << 20, 1 << 17, TRIES)
+    lanes, block = (14, 10) if n <= 256 else (15, 11) if n <= 2048 else (17, 13)
+    return Shape(1 << lanes, 1 << block, 2)
 
 
 class MultiRoom(Maker):

@@ -26,7 +26,7 @@ def _before(door: Array, side: int, width: int) -> Array:
 
 
 class TwoRooms(Maker):
-    """Two rooms, a locked door between them: MiniGrid-ObstructedMaze-1Dl-v0, -1Dlh- with `hidden`, -1Dlhb- with both."""
+    """Two rooms and a locked door: MiniGrid-ObstructedMaze-1Dl-v0, -1Dlh- with `hidden`, -1Dlhb- with both."""
 
     hidden: bool = eqx.field(static=True, default=False)
     blocked: bool = eqx.field(static=True, default=False)

@@ -18,7 +18,6 @@ from made.tabular.mdp import MDP, check_policy, concrete, greedy_policy, uniform
 from made.tabular.objective import Density, J, L_made, Scalar, reward_made
 from made.tabular.solve import occupancy, policy_from_occupancy, policy_iteration
 
-
 Number = Scalar | float
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from made.tabular.mdp import MDP, uniform_policy
 from made.tabular.solve import occupancy, policy_from_occupancy, policy_iteration
@@ -92,54 +92,71 @@ def maximise(
     mdp: MDP,
     objective: Callable[[Density], Scalar],
     tolerance: Scalar | float = 1e-8,
-    max_iterations: Array | int = 2000,
+    max_iterations: Array | int = 200,
 ) -> Optimum:
     """max_d of a concave, differentiable objective over the densities that policies can have.
 
-    Pairwise Frank-Wolfe: mass moves from the worst to the best deterministic policy under the current gradient, the
-    worst being sought only among the actions that d takes, as far as an exact line search says and d >= 0 allows.
-    The certificate is the Frank-Wolfe gap max_pi <d^pi - d, grad>, which bounds max L - L(d) by concavity.
+    An interior-point method: Newton steps on objective + mu sum log d within the flow constraints, each as far as an
+    exact line search says, mu following the gap down. The certificate is the Frank-Wolfe gap max_pi <d^pi - d, grad>,
+    found by planning, which bounds max L - L(d) by concavity whatever the steps were. The Hessian is taken to be
+    diagonal, as it is for every regulariser here; for others the steps still ascend, but are more.
     The gradient must be finite at d = 0: for MADE's regulariser, lambda > 0.
 
     Not in the paper, which only supposes the maximum of Theorem 1; this computes it.
     """
     gradient = jax.grad(objective)
-    speck = jnp.finfo(mdp.P.dtype).eps  # a visit rarer than this is none
+    start = occupancy(mdp, uniform_policy(mdp))
+    seen = start > 0  # what the uniform policy never visits, none does
 
-    def move(d: Density, u: Density) -> Density:
-        reach = jnp.min(jnp.where(u < 0, d / jnp.where(u < 0, -u, 1), jnp.inf))
-        d = d + _line_search(gradient, d, u, reach) * u
-        # Back on the flow constraints, which rounding leaves.
-        return occupancy(mdp, policy_from_occupancy(jnp.where(d > speck, d, 0)))
+    def ascend(d: Density, mu: Scalar) -> Density:
+        def inner(x: Density) -> Density:  # the gradient with the barrier's
+            return jnp.where(seen, gradient(x) + mu / jnp.where(seen, x, 1), 0)
 
-    def advance(loop: tuple[Optimum, Array, Array, Array]) -> tuple[Optimum, Array, Array, Array]:
+        slope, curvature = jax.jvp(inner, (d,), (jnp.ones_like(d),))
+        weight = jnp.maximum(-curvature, mu / jnp.where(seen, d, 1) ** 2)
+        u, normal = _newton(mdp, slope, jnp.where(seen, 1 / weight, 0))
+        reach = 0.99 * jnp.min(jnp.where(u < 0, d / jnp.where(u < 0, -u, 1), 1e6))
+        # u lies in the flow constraints, so their normal adds nothing to a slope along it but rounding errors.
+        step = _line_search(lambda x: inner(x) - normal, d, u, reach)
+        return occupancy(mdp, policy_from_occupancy(d + step * u))
+
+    def advance(loop: tuple[Optimum, Array, Scalar, Array]) -> tuple[Optimum, Array, Scalar, Array]:
         """Judge d; if it is not good enough yet, and there is time, move it. The last round judges without moving."""
-        (d, _, _, moves), best, worst, _ = loop
+        (d, _, _, moves), near, mu, _ = loop
         g = gradient(d)
-        used = (d > 0) | (jnp.sum(d, -1, keepdims=True) <= 0)
-        worst = jnp.where(_taken(used, worst), worst, jnp.argmax(used, -1))
-        top, bottom = policy_iteration(mdp.with_reward(g), best), policy_iteration(mdp.with_reward(-g), worst, used)
-        up, down = (occupancy(mdp, plan.policy) for plan in (top, bottom))
-        gap = jnp.sum(g * (up - d))
+        best = policy_iteration(mdp.with_reward(g), near)
+        gap = jnp.sum(g * (occupancy(mdp, best.policy) - d))
         on = (gap > tolerance) & (moves < max_iterations)
-        found = Optimum(jnp.where(on, move(d, up - down), d), objective(d), gap, moves + on.astype(moves.dtype))
-        return found, top.actions, bottom.actions, on
+        mu = jnp.minimum(mu, 0.1 * gap / d.size)
+        found = Optimum(jnp.where(on, ascend(d, mu), d), objective(d), gap, moves + on.astype(moves.dtype))
+        return found, best.actions, mu, on
 
-    d = occupancy(mdp, uniform_policy(mdp))
-    first = Optimum(d, objective(d), jnp.full_like(mdp.gamma, jnp.inf), jnp.zeros((), int))
-    choice = jnp.argmax(mdp.r, -1)
-    return jax.lax.while_loop(lambda loop: loop[3], advance, (first, choice, choice, jnp.array(True)))[0]
+    far = jnp.full_like(mdp.gamma, jnp.inf)
+    first = (Optimum(start, far, far, jnp.zeros((), int)), jnp.argmax(mdp.r, -1), far, jnp.array(True))
+    return jax.lax.while_loop(lambda loop: loop[3], advance, first)[0]
 
 
-def _taken(mask: Bool[Array, "S A"], actions: Int[Array, "S"]) -> Bool[Array, "S"]:
-    return jnp.take_along_axis(mask, actions[:, None], -1)[:, 0]
+def _newton(mdp: MDP, slope: Density, give: Density) -> tuple[Density, Density]:
+    """The u that maximises <slope, u> - sum u^2 / (2 give) among changes of d that keep the flow, and the slope's part
+    normal to them.
+
+    The flow is A u = 0 with (A u)(t) = sum_a u(t, a) - gamma sum_{s,a} P(t | s, a) u(s, a).
+    """
+    flow = jnp.eye(mdp.n_states, dtype=slope.dtype)[:, None, :] - mdp.gamma * mdp.P
+    M = jnp.einsum("sat,sa,sau->tu", flow, give, flow)
+    size = jnp.diagonal(M)
+    scale = jnp.where(size > 0, size, 1) ** -0.5  # states hardly visited would spoil the solve otherwise
+    ridge = jnp.finfo(slope.dtype).eps * jnp.eye(mdp.n_states, dtype=slope.dtype)
+    side = scale * jnp.einsum("sat,sa->t", flow, give * slope)
+    normal = flow @ (scale * jnp.linalg.solve(scale[:, None] * M * scale[None, :] + ridge, side))
+    return give * (slope - normal), normal
 
 
 def _line_search(gradient: Callable[[Density], Density], d: Density, u: Density, reach: Scalar) -> Scalar:
     """argmax over [0, reach] of a concave function along d + step u, by bisection on the sign of its slope."""
 
     def slope(step: Scalar) -> Scalar:
-        return jnp.sum(u * gradient(jnp.maximum(d + step * u, 0)))
+        return jnp.sum(u * gradient(d + step * u))
 
     def halve(_: Array | int, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
         low, high = ends
@@ -148,4 +165,4 @@ def _line_search(gradient: Callable[[Density], Density], d: Density, u: Density,
         return jnp.where(rising, middle, low), jnp.where(rising, high, middle)
 
     low, high = jax.lax.fori_loop(0, 50, halve, (jnp.zeros_like(reach), reach))
-    return jnp.where(slope(reach) >= 0, reach, (low + high) / 2)
+    return (low + high) / 2

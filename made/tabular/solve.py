@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from made.tabular.mdp import MDP
 
@@ -101,12 +101,11 @@ def value_iteration(mdp: MDP, tolerance: Array | float = 1e-6, max_sweeps: Array
     return jax.lax.while_loop(lambda it: (it.error > tolerance) & (it.sweeps < max_sweeps), sweep, first)
 
 
-def policy_iteration(mdp: MDP, start: Int[Array, "S"] | None = None, allowed: Bool[Array, "S A"] | None = None) -> Plan:
+def policy_iteration(mdp: MDP, start: Int[Array, "S"] | None = None) -> Plan:
     """An optimal deterministic policy by policy iteration (Howard), each evaluation one linear solve.
 
-    `start` warms it: from the plan of a nearby reward it takes a round or two. `allowed` restricts the actions (at
-    least one in each state). An action changes only for a strictly better one, and the loop ends when no value
-    improves any more, so rounding cannot make it cycle.
+    `start` warms it: from the plan of a nearby reward it takes a round or two. An action changes only for a strictly
+    better one, and the loop ends when no value improves any more, so rounding cannot make it cycle.
     """
 
     def evaluate(actions: Array) -> tuple[Array, Array]:
@@ -115,25 +114,22 @@ def policy_iteration(mdp: MDP, start: Int[Array, "S"] | None = None, allowed: Bo
         return v, action_value(mdp, v)
 
     def better(actions: Array, q: Array) -> tuple[Array, Array]:
-        choice = q if allowed is None else jnp.where(allowed, q, -jnp.inf)
-        best = jnp.argmax(choice, -1)
-        gain = _pick(q, best) > _pick(q, actions)
-        return jnp.where(gain, best, actions), jnp.any(gain)
+        gain = jnp.max(q, -1) > jnp.take_along_axis(q, actions[:, None], -1)[:, 0]
+        return jnp.where(gain, jnp.argmax(q, -1), actions), jnp.any(gain)
 
     def improve(loop: tuple[Plan, Array, Array]) -> tuple[Plan, Array, Array]:
         plan, proposal, _ = loop
         v, q = evaluate(proposal)
         improved = jnp.sum(v) > jnp.sum(plan.v)  # exact arithmetic: always, for a policy improvement
-        kept = Plan(proposal, v, q, plan.rounds + 1)
-        kept = jax.tree.map(lambda new, old: jnp.where(improved, new, old), kept, plan._replace(rounds=kept.rounds))
+        new, old = Plan(proposal, v, q, plan.rounds + 1), plan._replace(rounds=plan.rounds + 1)
+        kept = jax.tree.map(lambda a, b: jnp.where(improved, a, b), new, old)
         proposal, changed = better(kept.actions, kept.q)
         return kept, proposal, changed & improved
 
-    if start is None:
-        start = jnp.argmax(mdp.r if allowed is None else jnp.where(allowed, mdp.r, -jnp.inf), -1)
-    v, q = evaluate(start)
-    proposal, changed = better(start, q)
-    first = Plan(start, v, q, jnp.ones((), int))
+    actions = jnp.argmax(mdp.r, -1) if start is None else start
+    v, q = evaluate(actions)
+    proposal, changed = better(actions, q)
+    first = Plan(actions, v, q, jnp.ones((), int))
     return jax.lax.while_loop(lambda loop: loop[2], improve, (first, proposal, changed))[0]
 
 
@@ -162,7 +158,3 @@ def _resolvent(mdp: MDP, kernel: Float[Array, "S S"]) -> Float[Array, "S S"]:
 
 def _state_occupancy(mdp: MDP, kernel: Array, start: Array) -> Float[Array, "S"]:
     return jnp.linalg.solve(_resolvent(mdp, kernel).T, (1 - mdp.gamma) * start)
-
-
-def _pick(q: Float[Array, "S A"], actions: Int[Array, "S"]) -> Float[Array, "S"]:
-    return jnp.take_along_axis(q, actions[:, None], -1)[:, 0]

@@ -37,7 +37,7 @@ def maps(task: str, levels: Level) -> dict[str, np.ndarray]:
     present = [k for k in np.unique(kind) if k != EMPTY and (KINDS[k] != "wall" or "MultiRoom" in task)]
     names = {k: KINDS[k] if k != KEYBOX // 8 else "key in a box" for k in present}
     found = {name: (kind == k).sum(0).ravel() for k, name in names.items()}
-    n, height, width = levels.grid.shape
+    _, height, width = levels.grid.shape
     found["agent"] = np.bincount(levels.y.astype(int) * width + levels.x, minlength=height * width)
     return found
 
@@ -237,8 +237,10 @@ def from_row(row: list[int] | dict[str, int]) -> Histogram:
     return {row[0] + at: count for at, count in enumerate(row[1:]) if count}
 
 
-def compare(ours: Histogram, theirs: Histogram, least: int = 12) -> float:
+def compare(ours: Histogram, theirs: Histogram) -> float:
     """The p-value of the chi-square test that two histograms have one distribution; rare values count as one."""
+    n, m = sum(ours.values()), sum(theirs.values())
+    least = 5 * (n + m) / max(1, min(n, m))  # so that 5 are expected in the smaller sample
     table: list[list[int]] = []
     rest = [0, 0]
     for value in sorted(ours.keys() | theirs.keys()):
@@ -254,11 +256,12 @@ def compare(ours: Histogram, theirs: Histogram, least: int = 12) -> float:
     return float(stats.chi2_contingency(np.array(table).T, correction=False).pvalue)
 
 
-def compare_maps(ours: np.ndarray, n: int, theirs: np.ndarray, m: int, least: int = 20) -> np.ndarray:
-    """The p-values, one a cell, of the test that a thing is there equally often in n of our levels and m of theirs."""
-    ours, theirs = np.asarray(ours, float), np.asarray(theirs, float)
-    share = (ours + theirs) / (n + m)
-    tested = ((ours + theirs) >= least) & ((n + m - ours - theirs) >= least)
-    share = share[tested]
-    z = (ours[tested] / n - theirs[tested] / m) / np.sqrt(share * (1 - share) * (1 / n + 1 / m))
-    return 2 * stats.norm.sf(abs(z))
+def compare_maps(ours: np.ndarray, n: int, theirs: np.ndarray, m: int) -> np.ndarray:
+    """The p-values, one a cell, of the exact test that a thing is there equally often in n of ours and m of theirs.
+
+    Cells are left out where so few levels differ that no outcome could be called unlikely.
+    """
+    total = np.asarray(ours) + np.asarray(theirs)
+    told = np.minimum(total, n + m - total) >= 20
+    spread = stats.hypergeom(n + m, total[told], n)
+    return np.minimum(1, 2 * np.minimum(spread.cdf(ours[told]), spread.sf(ours[told] - 1)))

@@ -30,7 +30,7 @@ N_FRESH = {"MiniGrid-MultiRoom-N12-S10-v0": 8, "MiniGrid-MultiRoom-N10-S10-v0": 
 COVERED = {f"MiniGrid-ObstructedMaze-{kind}-v0" for kind in ("2Dlhb", "1Q", "2Q", "2Q-RIDE", "Full")}
 
 # One wrong alarm in a thousand runs over all the tests of this file together (Bonferroni).
-N_TESTS = 40_000
+N_TESTS = 30_000
 THRESHOLD = 0.001 / N_TESTS
 
 
@@ -72,25 +72,33 @@ def p_values(task: str, levels: Level) -> dict[str, float]:
     return values
 
 
-def check(task: str, values: dict[str, float]) -> None:
-    """No p-value below the threshold, and no more of them than were allowed for."""
-    assert len(values) * len(TASKS) < 2 * N_TESTS or "MultiRoom" in task
+@pytest.fixture(scope="module", autouse=True)
+def tally():
+    """Counts the tests made, so that the threshold is right for them."""
+    counts: list[int] = []
+    yield counts
+    assert sum(counts) <= N_TESTS
+
+
+def check(task: str, values: dict[str, float], tally: list[int]) -> None:
+    """No p-value below the threshold."""
+    tally.append(len(values))
     worst = sorted(values.items(), key=lambda item: item[1])[:5]
     print(f"{task}: {len(values)} tests, least p-values {[(name, float(f'{p:.2g}')) for name, p in worst]}")
     assert worst[0][1] > THRESHOLD, f"{task} differs from the package in {worst}"
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_levels_follow_the_package(task):
+def test_levels_follow_the_package(task, tally):
     """Rooms, doors, colours, things and agent: every number of a level and every cell of the maps."""
     assert recorded(task)["levels"] >= 2000
-    check(task, p_values(task, ours(task)))
+    check(task, p_values(task, ours(task)), tally)
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_record_is_of_this_package(task):
+def test_the_record_is_of_this_package(task, tally):
     """Fresh levels of the package that is installed look like the recorded ones."""
-    check(task, p_values(task, draw(task, N_FRESH.get(task, 100), seed=99)))
+    check(task, p_values(task, draw(task, N_FRESH.get(task, 100), seed=99)), tally)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -107,7 +115,7 @@ def test_levels_can_be_solved(task):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_plans_are_as_long_as_in_the_package(task):
+def test_plans_are_as_long_as_in_the_package(task, tally):
     """The planner needs as many steps for our levels as for the package's: so a scripted policy's return agrees."""
     lengths = histogram(np.array([-1 if plan is None else len(plan) for plan in plans(task)]))
-    check(task, {"steps": compare(lengths, recorded(task)["plans"])})
+    check(task, {"steps": compare(lengths, recorded(task)["plans"])}, tally)

@@ -40,7 +40,7 @@ def play_ours(task: str) -> tuple[np.ndarray, np.ndarray]:
 
         return jax.lax.scan(step, (grid.start(level)[0], jnp.zeros((), bool)), actions)[1].sum()
 
-    played = np.asarray(jax.jit(jax.vmap(episode))(levels, jnp.asarray(actions)))
+    played = np.asarray(jax.jit(jax.vmap(episode))(levels, jnp.asarray(actions)), float)
     return played, np.array([returned(plan, grid.maker.max_steps) for plan in plans])
 
 

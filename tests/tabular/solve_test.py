@@ -20,7 +20,7 @@ from made.tabular.solve import (
     state_kernel,
     value_iteration,
 )
-from made.tabular.zoo import Chain, Garnet
+from made.tabular.zoo import Chain
 
 N = 20  # random MDPs, all in one call
 
@@ -39,8 +39,9 @@ def double():
 
 @pytest.fixture(scope="module")
 def mdps():
-    draw = jax.jit(Garnet(S=9, A=3, branching=3, gamma=0.9).draw)  # one at a time: vmap compiles four times as long
-    return jax.tree.map(lambda *x: jnp.stack(x), *map(draw, jax.random.split(jax.random.key(0), N)))
+    rng = np.random.default_rng(0)
+    P, rho = rng.dirichlet(np.full(9, 0.2), (N, 9, 3)), rng.dirichlet(np.ones(9), N)
+    return MDP(P, rng.uniform(size=(N, 9, 3)), rho, np.full(N, 0.9))
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +51,10 @@ def policies():
 
 def test_occupancy_sums_to_one_and_satisfies_the_flow(mdps, policies):
     d = occupancies(mdps, policies)
-    assert jnp.allclose(d.sum((1, 2)), 1, atol=1e-12)
+    assert np.allclose(d.sum((1, 2)), 1, atol=1e-12)
     assert (d >= 0).all()
     inflow = 0.1 * mdps.rho + 0.9 * jnp.einsum("nsa,nsat->nt", d, mdps.P)
-    assert jnp.allclose(d.sum(-1), inflow, atol=1e-12)
+    assert np.allclose(d.sum(-1), inflow, atol=1e-12)
 
 
 def test_occupancy_is_the_discounted_sum_of_visits(mdps, policies):
@@ -69,25 +70,25 @@ def test_return_two_ways(mdps, policies):
     """Eq. (2): E_rho V^pi and <d^pi, r> / (1 - gamma)."""
     by_value = jax.jit(jax.vmap(expected_return))(mdps, policies)
     by_density = jax.vmap(objective.J)(mdps, occupancies(mdps, policies))
-    assert jnp.allclose(by_value, by_density, rtol=1e-12)
+    assert np.allclose(by_value, by_density, rtol=1e-12)
 
 
 def test_policy_value_solves_the_bellman_equation(mdps, policies):
     v = values(mdps, policies)
     q = action_values(mdps, v)
-    assert jnp.allclose((policies * q).sum(-1), v, atol=1e-12)
+    assert np.allclose((policies * q).sum(-1), v, atol=1e-12)
 
 
 def test_pair_occupancy_starts_at_the_pair(mdps, policies):
     mdp, policy = jax.tree.map(lambda x: x[1], (mdps, policies))
     s, a = (x.ravel() for x in jnp.meshgrid(jnp.arange(9), jnp.arange(3), indexing="ij"))
     d = jax.jit(jax.vmap(lambda s, a: pair_occupancy(mdp, policy, s, a)))(s, a)  # [27, 9, 3]
-    assert jnp.allclose(d.sum((1, 2)), 1)
+    assert np.allclose(d.sum((1, 2)), 1)
     assert (d[jnp.arange(27), s, a] >= 0.1 - 1e-12).all()  # t = 0 is included
     mean = jnp.einsum("p,psa->sa", (mdp.rho[:, None] * policy).ravel(), d)
-    assert jnp.allclose(mean, occupancy(mdp, policy), atol=1e-12)
+    assert np.allclose(mean, occupancy(mdp, policy), atol=1e-12)
     q = action_value(mdp, policy_value(mdp, policy))
-    assert jnp.allclose(jnp.sum(d * mdp.r[None], (1, 2)) / 0.1, q.ravel(), atol=1e-12)
+    assert np.allclose(jnp.sum(d * mdp.r[None], (1, 2)) / 0.1, q.ravel(), atol=1e-12)
 
 
 def test_policy_from_occupancy_gives_the_policy_of_a_mixture(mdps, policies):
@@ -95,7 +96,7 @@ def test_policy_from_occupancy_gives_the_policy_of_a_mixture(mdps, policies):
     both = occupancies(mdps, policies), occupancies(mdps, jnp.full((N, 9, 3), 1 / 3))
     mix = 0.3 * both[0] + 0.7 * both[1]
     back = occupancies(mdps, policy_from_occupancy(mix))
-    assert jnp.allclose(back, mix, atol=1e-12)
+    assert np.allclose(back, mix, atol=1e-12)
     unvisited = policy_from_occupancy(jnp.array([[0.0, 0.0], [0.25, 0.75]]))
     assert unvisited.tolist() == [[0.5, 0.5], [0.25, 0.75]]
 
@@ -106,7 +107,7 @@ def test_value_iteration_agrees_with_policy_iteration_within_its_bound(mdps):
     worst = jnp.abs(found.v - exact.v).max(-1)
     assert (worst <= found.error + 1e-12).all()
     assert (found.error <= 1e-9).all()
-    assert jnp.allclose(exact.v, exact.q.max(-1), atol=1e-12)
+    assert np.allclose(exact.v, exact.q.max(-1), atol=1e-12)
     assert (exact.rounds < 10).all()
     coarse = iterate(mdps, 1e-9, 5)
     assert (coarse.sweeps == 5).all()
@@ -120,23 +121,14 @@ def test_no_policy_beats_the_plan(mdps, policies):
     for s in range(9):  # were the plan not optimal, changing its action in one state would improve it
         for a in range(3):
             assert (values(mdps, plan.policy.at[:, s].set(jnp.eye(3)[a])) <= plan.v + 1e-12).all()
-    assert jnp.allclose(values(mdps, plan.policy), plan.v, atol=1e-12)
+    assert np.allclose(values(mdps, plan.policy), plan.v, atol=1e-12)
 
 
 def test_a_warm_start_saves_rounds_and_changes_nothing(mdps):
     cold = plans(mdps)
     warm = plans(mdps, cold.actions)
     assert (warm.rounds == 1).all() and (cold.rounds > 1).any()
-    assert jnp.array_equal(warm.actions, cold.actions)
-
-
-def test_planning_with_restricted_actions(mdps):
-    allowed = jnp.ones((9, 3), bool).at[:, 0].set(False).at[4].set(jnp.array([True, False, False]))
-    plan = jax.jit(jax.vmap(lambda m: policy_iteration(m, allowed=allowed)))(mdps)
-    assert allowed[jnp.arange(9), plan.actions].all()
-    sub = mdps.with_reward(jnp.where(allowed, mdps.r, -1e6))  # the same restriction, as a price
-    assert jnp.allclose(plans(sub).v, plan.v, atol=1e-6)
-    assert (plan.v <= plans(mdps).v + 1e-12).all()
+    assert np.array_equal(warm.actions, cold.actions)
 
 
 def test_ties_and_single_precision_do_not_cycle():
@@ -145,11 +137,13 @@ def test_ties_and_single_precision_do_not_cycle():
     r = np.random.default_rng(0).uniform(size=(40, 1)).repeat(5, 1).astype(np.float32)
     plan = jax.jit(policy_iteration)(MDP(P, r, np.full(40, 1 / 40, np.float32), 0.99))
     assert plan.rounds < 5
-    random = jax.jit(Garnet(S=40, A=5, branching=2, gamma=0.99).draw)(jax.random.key(9))
+    rng = np.random.default_rng(9)
+    P, r = rng.dirichlet(np.full(40, 0.05), (40, 5)), rng.uniform(size=(40, 5))
+    random = MDP(P, r, np.full(40, 1 / 40), 0.99)
     single = jax.tree.map(lambda x: x.astype(jnp.float32), random)
     exact, rounded = (jax.jit(policy_iteration)(m) for m in (random, single))
     assert rounded.rounds < 30
-    assert jnp.allclose(exact.v, rounded.v.astype(jnp.float64), rtol=1e-4)
+    assert np.allclose(exact.v, rounded.v.astype(jnp.float64), rtol=1e-4)
 
 
 def test_horizon_return_is_the_sum_over_time(mdps, policies):
@@ -178,5 +172,5 @@ def test_zero_discount_is_myopic(mdps):
     mdp = jax.tree.map(lambda x: x[0], mdps)
     myopic = MDP(mdp.P, mdp.r, mdp.rho, 0.0)
     plan = policy_iteration(myopic)
-    assert jnp.array_equal(plan.actions, mdp.r.argmax(-1))
-    assert jnp.allclose(occupancy(myopic, uniform_policy(mdp)), mdp.rho[:, None] / 3)
+    assert np.array_equal(plan.actions, mdp.r.argmax(-1))
+    assert np.allclose(occupancy(myopic, uniform_policy(mdp)), mdp.rho[:, None] / 3)

@@ -53,7 +53,7 @@ def run(solver, mdp, key):
     k_solve, k_step = jax.random.split(key)
     mixture, report = solver.solve(mdp, K, k_solve)
     objective = solver.objective(mdp, mixture)
-    best = maximise(mdp, objective, 1e-6)
+    best = maximise(mdp, objective)
     plan = policy_iteration(mdp)
     greedy = objective(occupancy(mdp, plan.policy))
     _, _, last = solver.step(mdp, Progress(mixture, plan.actions), k_step)
@@ -81,7 +81,7 @@ def bounds(**changed):
 
 
 def test_the_maximum_is_certified(runs):
-    assert (runs.best.gap <= 1e-6).all() and (runs.best.gap > -1e-10).all()
+    assert (runs.best.gap <= 1e-8).all() and (runs.best.gap > -1e-10).all()
 
 
 def test_the_bound_holds_with_corrected_constants(runs):
