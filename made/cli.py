@@ -341,7 +341,6 @@ def main(words: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print("made: interrupted; what is stored stays, and the same command goes on from there.", file=sys.stderr)
-        sys.stderr.flush()
         os._exit(130)  # threads may still be inside compiled code
     except BrokenPipeError:
         return 0

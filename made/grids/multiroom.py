@@ -345,7 +345,6 @@ def _walls(left: Array, right: Array, top: Array, bottom: Array) -> UInt8[Array,
         line = jnp.where((rows == y) | (rows == low - one), whole, sides)
         return walls | jnp.where((rows >= y) & (rows < low), line, Word(0)), None
 
-    # A loop, since XLA's CPU fusions would work out the whole row anew for each of its cells.
+    # A loop, since XLA's CPU fusions would work out a row anew for each cell.
     walls, _ = lax.scan(add, jnp.zeros((left.shape[1], SIDE), jnp.uint32), (left, right, top, bottom))
-    bits = (walls[:, :, None] >> np.arange(SIDE, dtype=np.uint32)) & one
-    return bits.astype(jnp.uint8) * np.uint8(WALL)
+    return ((walls[:, :, None] >> rows) & one).astype(jnp.uint8) * np.uint8(WALL)
