@@ -121,20 +121,9 @@ def test_a_folder_that_holds_something_else_is_refused(capsys, tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_leaves_the_store_readable_and_the_next_goes_on(tmp_path, how, capsys):
-    words = [
-        sys.executable,
-        "-m",
-        "made.cli",
-        "run",
-        "lock_heatmap",
-        "--scale",
-        "smoke",
-        "--out",
-        str(tmp_path / "runs"),
-    ]
-    running = subprocess.Popen(
-        words, env={**os.environ, "MADE_CACHE": ""}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    asked = ["run", "lock_heatmap", "--scale", "smoke", "--out", str(tmp_path / "runs")]
+    words, quiet = [sys.executable, "-m", "made.cli", *asked], subprocess.DEVNULL
+    running = subprocess.Popen(words, env={**os.environ, "MADE_CACHE": ""}, stdout=quiet, stderr=quiet)
     deadline = time.monotonic() + 240
     while not list(tmp_path.glob("runs/*/*/*/*/run.json")) and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -63,7 +63,8 @@ class CompiledEnv(gymnasium.Env):
             raise ValueError(f"Only grids can be rendered, not {type(env).__name__}: use render_mode=None.")
         self._env, self.render_mode = env, render_mode
         self.observation_space, self.action_space = gym_space(env.spec.obs), gym_space(env.spec.action)
-        self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
+        self._reset = jax.jit(lambda key: env.reset(key))  # a bound method would be hashed, arrays and all
+        self._step = jax.jit(lambda state, action, key: env.step(state, action, key))
         self._state = None
 
     def _key(self) -> jax.Array:

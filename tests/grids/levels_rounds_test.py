@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.extend.random import threefry_2x32
 
-from made.grids import MultiRoom, multiroom
-from made.grids.multiroom import Shape
+from made.grids import MultiRoom, chains, rooms
+from made.grids.chains import Shape
 
 SIDE = 25
 coordinates = st.integers(0, 20)
@@ -61,10 +61,10 @@ def one_try(chain: list, word: int, largest: int) -> tuple | None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(coordinates, coordinates, sizes, sizes), min_size=64, max_size=64))
 def test_rooms_are_apart_as_the_package_says(boxes):
-    rooms = [(x, y, min(w, SIDE - x), min(h, SIDE - y)) for x, y, w, h in boxes]
-    words = jnp.asarray([word(*box) for box in rooms], jnp.uint32)
-    found = multiroom.apart(jnp.repeat(words, 64), jnp.tile(words, 64)).reshape(64, 64)
-    np.testing.assert_array_equal(found, [[apart(new, old) for old in rooms] for new in rooms])
+    rects = [(x, y, min(w, SIDE - x), min(h, SIDE - y)) for x, y, w, h in boxes]
+    words = jnp.asarray([word(*box) for box in rects], jnp.uint32)
+    found = chains.apart(jnp.repeat(words, 64), jnp.tile(words, 64)).reshape(64, 64)
+    np.testing.assert_array_equal(found, [[apart(new, old) for old in rects] for new in rects])
 
 
 @pytest.mark.parametrize("largest", [4, 5, 8, 10, 18])
@@ -72,16 +72,16 @@ def test_a_try_is_what_the_package_does(largest):
     """From the same word the same room, by the packed words and by plain arithmetic, along whole chains."""
     rng = np.random.default_rng(largest)
     corners = [(rng.integers(0, 24 - size).tolist(), size.tolist()) for size in rng.integers(4, 11, (3000, 2))]
-    chains = [[(*corner, *np.minimum(size, largest).tolist(), 0, 2)] for corner, size in corners]
-    attempt, placed = jax.jit(multiroom.attempt, static_argnums=2), 0
+    lines = [[(*corner, *np.minimum(size, largest).tolist(), 0, 2)] for corner, size in corners]
+    attempt, placed = jax.jit(chains.one_try, static_argnums=2), 0
     for length in range(1, 5):
-        words = rng.integers(0, 2**32, len(chains), dtype=np.uint32)
-        packed = [jnp.asarray([word(*chain[k]) for chain in chains], jnp.uint32) for k in range(length)]
+        words = rng.integers(0, 2**32, len(lines), dtype=np.uint32)
+        packed = [jnp.asarray([word(*chain[k]) for chain in lines], jnp.uint32) for k in range(length)]
         found = np.asarray(attempt(packed, jnp.asarray(words), largest)).tolist()
-        wanted = [one_try(chain, int(w), largest) for chain, w in zip(chains, words, strict=True)]
+        wanted = [one_try(chain, int(w), largest) for chain, w in zip(lines, words, strict=True)]
         assert [room(f) if f else None for f in found] == wanted
         placed += sum(new is not None for new in wanted)
-        chains = [[*chain, new] for chain, new in zip(chains, wanted, strict=True) if new]
+        lines = [[*chain, new] for chain, new in zip(lines, wanted, strict=True) if new]
     assert placed > 500
 
 
@@ -89,7 +89,7 @@ def test_first_rooms_are_all_that_fit_alike_often():
     """The package draws corner and size until both fit."""
     rng = np.random.default_rng(0)
     number = jnp.arange(200_000, dtype=jnp.uint32)
-    words = np.asarray(multiroom.first_room(number, (jnp.uint32(1), jnp.uint32(2)), 10)).tolist()
+    words = np.asarray(chains.first_room(number, (jnp.uint32(1), jnp.uint32(2)), 10)).tolist()
     ours = np.array([room(w)[:4] for w in words])
     assert {room(w)[5] for w in words} == {2}
     x, y, w, h = rng.integers(0, 23, (2, 400_000)).tolist() + rng.integers(4, 11, (2, 400_000)).tolist()
@@ -106,14 +106,14 @@ def test_threefry_is_threefry():
     """With the 20 rounds of jax.random it gives the words of jax.random."""
     key, counts = jnp.array([7, 11], jnp.uint32), jnp.arange(10, dtype=jnp.uint32)
     wanted = threefry_2x32(key, counts)
-    ours = multiroom.threefry((key[0], key[1]), counts[:5], counts[5:], rounds=20)
+    ours = rooms.threefry((key[0], key[1]), counts[:5], counts[5:], rounds=20)
     np.testing.assert_array_equal(jnp.concatenate(ours), wanted)
 
 
 def test_levels_do_not_depend_on_how_the_work_is_cut():
     """So they are the same on every machine, and whether a level is kept cannot depend on what is around it."""
-    many = multiroom.chains(jax.random.key(3), 300, 4, 6, Shape(1 << 11, 1 << 8, 1))
-    few = multiroom.chains(jax.random.key(3), 100, 4, 6, Shape(1 << 9, 1 << 9, 2))
+    many = chains.chains(jax.random.key(3), 300, 4, 6, Shape(1 << 11, 1 << 8, 1))
+    few = chains.chains(jax.random.key(3), 100, 4, 6, Shape(1 << 9, 1 << 9, 2))
     np.testing.assert_array_equal(few, many[:, :100])
     assert len(np.unique(np.asarray(many), axis=1).T) == 300
 
@@ -126,7 +126,7 @@ def test_levels_come_from_the_key_alone_and_differ():
     assert (first.grid != other.grid).any()
 
 
-@pytest.mark.parametrize("rooms, largest", [(1, 5), (17, 4), (4, 3), (4, 19)])
-def test_impossible_sizes_are_refused(rooms, largest):
-    with pytest.raises(ValueError, match=f"rooms={rooms}, largest={largest}"):
-        MultiRoom(rooms, largest)
+@pytest.mark.parametrize("number, largest", [(1, 5), (17, 4), (4, 3), (4, 19)])
+def test_impossible_sizes_are_refused(number, largest):
+    with pytest.raises(ValueError, match=f"rooms={number}, largest={largest}"):
+        MultiRoom(number, largest)

@@ -185,7 +185,7 @@ class _Script:
     def poses(self):
         """All poses that can be reached, the nearest first, as (cell * 4 + direction, actions)."""
         start = self.at * 4 + self.facing
-        back: dict[int, tuple[int, tuple[int, ...]]] = {start: (-1, ())}
+        back: dict[int, tuple[int, tuple[int, ...], int]] = {start: (-1, (), 0)}
         waiting, done = [(0, start)], set()
         while waiting:
             cost, pose = heappop(waiting)
@@ -195,6 +195,7 @@ class _Script:
             yield pose, _Way(back, pose)
             at, facing = divmod(pose, 4)
             front = at + self.ahead[facing]
+            moves: list[tuple[int, tuple[int, ...]]]
             moves = [(at * 4 + (facing + 3) % 4, (LEFT_TURN,)), (at * 4 + (facing + 1) % 4, (RIGHT_TURN,))]
             if self.cells[front] < _PASSABLE_BELOW and self.cells[front] != GOAL:
                 moves.append((front * 4 + facing, (FORWARD,)))
