@@ -153,3 +153,8 @@ def as_vector(x: Array, space: Space, convolutions: ConvNet | None) -> Float[Arr
         return jax.nn.one_hot(x, space.n).reshape(-1)
     x = x / 255.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
     return x.reshape(-1) if convolutions is None else convolutions(x)
+
+
+def action_vector(action: Array, space: Space) -> Float[Array, " i"]:
+    """One action as a vector: one-hot where it is discrete, its numbers where it is continuous."""
+    return as_vector(action, space, None)

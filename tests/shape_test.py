@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Bottom to top. A module imports from lower layers; from its own layer only what SIBLINGS names.
 LAYERS = (
-    ("trees", "moments", "rings", "schedules", "describe"),
+    ("trees", "moments", "rings", "schedules", "describe", "hashing"),
     ("core",),
-    ("nets", "watch", "trial"),
+    ("nets", "watch", "trial", "views", "learning"),
     ("bonuses", "agents", "tabular", "grids"),
     ("rollout", "run", "host", "tasks"),
     ("results", "adapters"),

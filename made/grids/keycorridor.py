@@ -16,7 +16,7 @@ class KeyCorridor(Maker):
 
     room_size: int = eqx.field(static=True)
     rows: int = eqx.field(static=True)
-    max_steps: int
+    max_steps: int = eqx.field(static=True)
 
     def __init__(self, room_size: int, rows: int, max_steps: int | None = None):
         if room_size < 3 or rows < 1:

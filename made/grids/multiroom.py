@@ -17,7 +17,7 @@ class MultiRoom(Maker):
 
     rooms: int = eqx.field(static=True)
     largest: int = eqx.field(static=True)
-    max_steps: int
+    max_steps: int = eqx.field(static=True)
     width: int = eqx.field(static=True, init=False, default=SIDE)
     height: int = eqx.field(static=True, init=False, default=SIDE)
 

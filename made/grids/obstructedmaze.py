@@ -30,7 +30,7 @@ class TwoRooms(Maker):
 
     hidden: bool = eqx.field(static=True, default=False)
     blocked: bool = eqx.field(static=True, default=False)
-    max_steps: int = 4 * 2 * ROOM_SIZE**2
+    max_steps: int = eqx.field(static=True, default=4 * 2 * ROOM_SIZE**2)
     width: int = eqx.field(static=True, init=False, default=2 * (ROOM_SIZE - 1) + 1)
     height: int = eqx.field(static=True, init=False, default=ROOM_SIZE)
 
@@ -66,7 +66,7 @@ class Maze(Maker):
     hidden: bool = eqx.field(static=True)
     blocked: bool = eqx.field(static=True)
     keys_last: bool = eqx.field(static=True)
-    max_steps: int
+    max_steps: int = eqx.field(static=True)
     width: int = eqx.field(static=True, init=False, default=3 * (ROOM_SIZE - 1) + 1)
     height: int = eqx.field(static=True, init=False, default=3 * (ROOM_SIZE - 1) + 1)
 

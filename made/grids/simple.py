@@ -31,7 +31,7 @@ class Empty(Maker):
 
     size: int = eqx.field(static=True)
     scattered: bool = eqx.field(static=True)
-    max_steps: int
+    max_steps: int = eqx.field(static=True)
     see_through: ClassVar[bool] = True
 
     def __init__(self, size: int = 8, scattered: bool = False, max_steps: int | None = None):
@@ -63,7 +63,7 @@ class DoorKey(Maker):
     """Two rooms, a locked door between them, and its key: MiniGrid-DoorKey-{size}x{size}-v0."""
 
     size: int = eqx.field(static=True)
-    max_steps: int
+    max_steps: int = eqx.field(static=True)
 
     def __init__(self, size: int = 8, max_steps: int | None = None):
         self.size = _sized(size, 5, "DoorKey")
@@ -102,7 +102,7 @@ class DoorKey(Maker):
 class FourRooms(Maker):
     """Four rooms with a gap in each wall between them, the agent and the goal anywhere: MiniGrid-FourRooms-v0."""
 
-    max_steps: int = 100
+    max_steps: int = eqx.field(static=True, default=100)
     width: int = eqx.field(static=True, init=False, default=19)
     height: int = eqx.field(static=True, init=False, default=19)
 

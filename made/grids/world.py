@@ -196,7 +196,7 @@ def _leak(grid: np.ndarray, x: int, y: int) -> tuple[int, int] | None:
 class Maker(eqx.Module):
     """Draws the levels of one task.
 
-    `width`, `height` and `see_through` must be static, since they decide what is compiled.
+    `width`, `height`, `max_steps` and `see_through` must be static, since they decide what is compiled.
     """
 
     width: eqx.AbstractVar[int]
