@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from made.tabular.mdp import MDP, uniform_policy
-from made.tabular.solve import occupancy, policy_from_occupancy, policy_iteration
+from made.tabular.solve import linear_solve, occupancy, policy_from_occupancy, policy_iteration
 
 Density = Float[Array, "S A"]
 Scalar = Float[Array, ""]
@@ -148,7 +148,7 @@ def _newton(mdp: MDP, slope: Density, give: Density) -> tuple[Density, Density]:
     scale = jnp.where(size > 0, size, 1) ** -0.5  # states hardly visited would spoil the solve otherwise
     ridge = jnp.finfo(slope.dtype).eps * jnp.eye(mdp.n_states, dtype=slope.dtype)
     side = scale * jnp.einsum("sat,sa->t", flow, give * slope)
-    normal = flow @ (scale * jnp.linalg.solve(scale[:, None] * M * scale[None, :] + ridge, side))
+    normal = flow @ (scale * linear_solve(scale[:, None] * M * scale[None, :] + ridge, side))
     return give * (slope - normal), normal
 
 

@@ -12,6 +12,7 @@ from made.tabular.solve import (
     expected_return,
     horizon_optimum,
     horizon_return,
+    linear_solve,
     occupancy,
     pair_occupancy,
     policy_from_occupancy,
@@ -174,3 +175,18 @@ def test_zero_discount_is_myopic(mdps):
     plan = policy_iteration(myopic)
     assert np.array_equal(plan.actions, mdp.r.argmax(-1))
     assert np.allclose(occupancy(myopic, uniform_policy(mdp)), mdp.rho[:, None] / 3)
+
+
+@pytest.mark.parametrize("n", [1, 10, 64, 65])
+def test_linear_solve_is_lapacks_answer_on_the_matrices_it_is_for(n):
+    """Dominated by rows, by columns, and normal equations that are badly scaled; with its derivative."""
+    rng = np.random.default_rng(n)
+    with jax.enable_x64(True):
+        kernel = rng.dirichlet(np.full(n, 0.2), n)
+        spread = np.diag(10.0 ** rng.uniform(-3, 3, n)) @ rng.normal(size=(n, n))
+        b = rng.normal(size=n)
+        for A in (np.eye(n) - 0.99 * kernel, (np.eye(n) - 0.99 * kernel).T, spread @ spread.T + np.eye(n)):
+            found = np.asarray(linear_solve(jnp.asarray(A), jnp.asarray(b)))
+            assert np.allclose(A @ found, b, atol=1e-7 * np.abs(A).max())
+        slope = jax.grad(lambda b: linear_solve(jnp.asarray(A), b).sum())(jnp.asarray(b))
+        assert np.allclose(A.T @ np.asarray(slope), 1.0, atol=1e-6)
