@@ -60,15 +60,17 @@ class RunState(NamedTuple):
 
 def start(run: Run, key: Key[Array, ""]) -> RunState:
     """Line 2 of Algorithm 1: nothing seen yet."""
-    k_env, k_agent, k_bonus, k_streams, k_reserve, k_watch, k_next = jax.random.split(key, 7)
+    k_env, k_agent, k_bonus, k_streams, _, k_watch, k_next = jax.random.split(key, 7)
     env = run.env.settle(k_env)
     spec = env.spec._replace(goal=run.bonus.memory.goal(env.spec))
     agent, bonus = run.agent.init(k_agent, spec), run.bonus.init(k_bonus, spec)
-    streams = begin(env, run.agent, run.bonus, bonus, run.n_envs, k_streams)
-    reserve = None
-    if run.starts is not None:
-        waiting = begin(env, run.agent, run.bonus, bonus, run.n_envs, k_reserve)
-        reserve = Reserve(waiting, jnp.zeros(run.n_envs, bool))
+    n, reserve = run.n_envs, None
+    if run.starts is None:
+        streams = begin(env, run.agent, run.bonus, bonus, n, k_streams)
+    else:  # the first and those in waiting in one go: a generator of levels is long to compile
+        both = begin(env, run.agent, run.bonus, bonus, 2 * n, k_streams)
+        streams, waiting = (jax.tree.map(lambda x, part=part: x[part], both) for part in (slice(n), slice(n, None)))
+        reserve = Reserve(waiting, jnp.zeros(n, bool))
     watch_keys = jax.random.split(k_watch, len(run.watches)) if run.watches else ()
     watched = tuple(watch.init(k, spec) for watch, k in zip(run.watches, watch_keys, strict=True))
     return RunState(env, agent, bonus, streams, reserve, watched, jnp.zeros((), jnp.int32), k_next)

@@ -115,29 +115,58 @@ def _attempts(
         table = lax.dynamic_update_slice(table, number[None], (0, b * block))
         return lax.dynamic_update_slice(table, first_room(number, seed, largest)[None], (1, b * block))
 
+    def extend(k, top, here, there, left, scratch):
+        """The next room, number k, for each chain of k rooms: from one table into the other, so that none is copied."""
+
+        def some(b, state):
+            there, count, scratch = state
+            old = lax.dynamic_slice(here, (0, b * block), (1 + top, block))
+            scratch = next_room(old, k, seed, largest, shape.unroll, scratch)
+            alive = (scratch[0] != 0) & (b * block + jnp.arange(block) < left)
+            return *_append(there, count, old, k, scratch[0], alive), scratch
+
+        return lax.fori_loop(0, -(-left // block), some, (there, jnp.zeros((), jnp.int32), scratch))
+
     here, there, left = search.here, search.there, search.lanes
     here = lax.fori_loop(0, left // block, begin, here)
     scratch = jnp.zeros((4, block), jnp.uint32)
-    for k in range(1, rooms):
+    for first, top in _stages(rooms):
 
-        def extend(b, state, k=k, table=here, left=left):
-            there, count, scratch = state
-            old = lax.dynamic_slice(table, (0, b * block), (1 + k, block))
-            scratch = next_room(list(old[1:]), old[0], seed, largest, shape.unroll, scratch)
-            alive = (scratch[0] != 0) & (b * block + jnp.arange(block) < left)
-            return *_append(there, count, old, scratch[0], alive), scratch
+        def two_rooms(i, state, first=first, top=top):
+            here, there, left, scratch = state
+            there, left, scratch = extend(first + 2 * i, top, here, there, left, scratch)
+            here, left, scratch = extend(first + 2 * i + 1, top, there, here, left, scratch)
+            return here, there, left, scratch
 
-        # From one table into the other: in place, XLA would copy the whole table for every block.
-        state = (there, jnp.zeros((), jnp.int32), scratch)
-        there, left, scratch = lax.fori_loop(0, -(-left // block), extend, state)
-        here, there = there, here
+        if first == top:
+            there, left, scratch = extend(first, top, here, there, left, scratch)
+            here, there = there, here
+        else:
+            pairs = (top - first + 1) // 2
+            here, there, left, scratch = lax.fori_loop(0, pairs, two_rooms, (here, there, left, scratch))
     return here, there, left
+
+
+def _stages(rooms: int) -> list[tuple[int, int]]:
+    """The rooms 1 to rooms - 1 in runs (first, last) that share one piece of program: compiling each anew takes long.
+
+    A shared piece looks at as many rooms as the longest chain of its run has, so the runs should not be long: the first
+    rooms, at which most attempts fail, are placed with little to look at. Runs are even, or single.
+    """
+    stages = [(k, k) for k in range(1, min(rooms, 2 + rooms % 2))]
+    at = len(stages) + 1
+    while at < rooms:
+        last = min(rooms - 1, at + (3 if at < 6 else 5))
+        stages.append((at, last))
+        at = last + 1
+    return stages
 
 
 def _append(
     table: UInt32[Array, "R L"],
     count: Int[Array, ""],
     old: UInt32[Array, "k B"],
+    k: Array | int,
     room: UInt32[Array, " B"],
     alive: Bool[Array, " B"],
 ) -> tuple[Array, Array]:
@@ -152,7 +181,7 @@ def _append(
         jnp.zeros(block, jnp.int32).at[place].set(np.arange(block, dtype=np.int32), mode="drop", unique_indices=True)
     )
     table = lax.dynamic_update_slice(table, old[:, order], (0, count))
-    table = lax.dynamic_update_slice(table, room[order][None], (old.shape[0], count))
+    table = lax.dynamic_update_slice(table, room[order][None], (k + 1, count))
     return table, count + ones.sum(dtype=jnp.uint32).astype(jnp.int32)
 
 
@@ -181,8 +210,8 @@ def _span(word: UInt32[Array, " B"], largest: int, limit: int) -> tuple[Array, A
 
 
 def next_room(
-    chain: list[UInt32[Array, " B"]],
-    number: UInt32[Array, " B"],
+    old: UInt32[Array, "k B"],
+    k: Array | int,
     seed: tuple[Array, Array],
     largest: int,
     unroll: int,
@@ -190,11 +219,14 @@ def next_room(
 ) -> UInt32[Array, "4 B"]:
     """The room that follows in each chain, or 0 where eight tries did not find one, as the first row of the scratch.
 
+    `old` has the numbers of the attempts and then their rooms, k of them; what stands behind them does not count.
     The words of the tries are murmur's finaliser of an arithmetic progression, whose start and step are fresh for
     every attempt and room. Why a scratch: XLA shares its loops out among the cores, which for loops as short as
     these costs more than it gives, but not those that write to a part of an array.
     """
-    start, step = threefry(seed, number, jnp.full_like(number, len(chain)))
+    number, chain = old[0], list(old[1:])
+    last = lax.dynamic_index_in_dim(old, k, 0, keepdims=False)
+    start, step = threefry(seed, number, jnp.broadcast_to(jnp.asarray(k, jnp.uint32), number.shape))
     scratch = lax.dynamic_update_slice(scratch, start[None], (2, 0))
     scratch = lax.dynamic_update_slice(scratch, (step | Word(1))[None], (3, 0))
     scratch = lax.dynamic_update_slice(scratch, jnp.zeros((2, number.shape[0]), jnp.uint32), (0, 0))
@@ -205,7 +237,7 @@ def next_room(
             word = start + (done + Word(more)) * step
             word = (word ^ (word >> 16)) * Word(0x85EBCA6B)
             word = (word ^ (word >> 13)) * Word(0xC2B2AE35)
-            room = jnp.where(room == 0, one_try(chain, word ^ (word >> 16), largest), room)
+            room = jnp.where(room == 0, one_try(chain, last, k, word ^ (word >> 16), largest), room)
         rows = lax.dynamic_update_slice(rows, room[None], (0, 0))
         return lax.dynamic_update_slice(rows, (rows[1, 0] + Word(unroll))[None, None], (1, 0))
 
@@ -214,8 +246,10 @@ def next_room(
     return lax.while_loop(lambda rows: rows[1, 0] < TRIES, some, scratch)
 
 
-def one_try(chain: list[UInt32[Array, " B"]], word: UInt32[Array, " B"], largest: int) -> UInt32[Array, " B"]:
-    """One try at a room behind the last of the chain, or 0 where it does not fit.
+def one_try(
+    chain: list[UInt32[Array, " B"]], last: UInt32[Array, " B"], k: Array | int, word: UInt32[Array, " B"], largest: int
+) -> UInt32[Array, " B"]:
+    """One try at a room behind the last of the k rooms of the chain, or 0 where it does not fit.
 
     A try draws the wall to leave by (any but the one entered by), the place of the door in it, the sizes of the
     room, and how far it is shifted along the wall. Along the other axis the rooms share that wall. The word is used
@@ -230,7 +264,6 @@ def one_try(chain: list[UInt32[Array, " B"]], word: UInt32[Array, " B"], largest
         fraction = scaled & Word((1 << bits) - 1)
         return scaled >> bits
 
-    last = chain[-1]
     wall = digit(Word(3))
     wall += wall >= ((last >> 29) & Word(3))
     turned = (wall & Word(1)) == 1  # the door is in a wall above or below: exchange the axes
@@ -249,8 +282,8 @@ def one_try(chain: list[UInt32[Array, " B"]], word: UInt32[Array, " B"], largest
     fits &= (across_end <= limit) & (along_end <= Word(2 * SIDE - 1) - limit)
     room = _room(across, across_end, along, along_end)
     room = jnp.where(turned, _turn(room) | _ROOM | _GUARDS, room)
-    for other in chain[:-1]:
-        fits &= apart(room, other)
+    for at, other in enumerate(chain[:-1]):
+        fits &= apart(room, other) | (at >= k - 1)  # the last room may be touched, and behind it there are none
     return jnp.where(fits, room | (door << 24) | (((wall + Word(2)) & Word(3)) << 29), Word(0))
 
 

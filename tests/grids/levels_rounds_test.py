@@ -73,11 +73,12 @@ def test_a_try_is_what_the_package_does(largest):
     rng = np.random.default_rng(largest)
     corners = [(rng.integers(0, 24 - size).tolist(), size.tolist()) for size in rng.integers(4, 11, (3000, 2))]
     lines = [[(*corner, *np.minimum(size, largest).tolist(), 0, 2)] for corner, size in corners]
-    attempt, placed = jax.jit(chains.one_try, static_argnums=2), 0
+    attempt, placed = jax.jit(chains.one_try, static_argnums=4), 0
     for length in range(1, 5):
         words = rng.integers(0, 2**32, len(lines), dtype=np.uint32)
         packed = [jnp.asarray([word(*chain[k]) for chain in lines], jnp.uint32) for k in range(length)]
-        found = np.asarray(attempt(packed, jnp.asarray(words), largest)).tolist()
+        stale = [jnp.asarray(rng.integers(0, 2**32, len(lines), dtype=np.uint32)) for _ in range(2)]
+        found = np.asarray(attempt(packed + stale, packed[-1], length, jnp.asarray(words), largest)).tolist()
         wanted = [one_try(chain, int(w), largest) for chain, w in zip(lines, words, strict=True)]
         assert [room(f) if f else None for f in found] == wanted
         placed += sum(new is not None for new in wanted)
