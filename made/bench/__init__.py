@@ -33,9 +33,17 @@ def _grids() -> Iterator[Measure]:
     yield from grids.measures()
 
 
+def _bonuses() -> Iterator[Measure]:
+    """Reward and update of every bonus on 32 x 100 grid observations, beside RLeXplore; and on 512 images."""
+    from made.bench import bonuses
+
+    yield from bonuses.measures()
+
+
 BENCHES: dict[str, Callable[[], Iterator[Measure]]] = {
     "tabular": _tabular,
     "grids": _grids,
+    "bonuses": _bonuses,
 }
 
 

@@ -6,9 +6,12 @@ stand after a while, so that they do not all end together.
 """
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -30,6 +33,17 @@ GOAL = {"cpu": 1.5e6, "gpu": 2e8}  # steps a second asked for
 SIZES = {"cpu": (512, 2048), "gpu": (16384, 65536)}  # environments of one program
 STEPS = {"cpu": 128, "gpu": 64}  # of each environment in one call
 REPEATS = 3
+GROWN = ("KeyCorridorS3R3", "MultiRoom-N7-S8")
+GROWTH = {"cpu": (8, 32, 128, 512, 2048), "gpu": (1024, 4096, 16384, 65536, 262144)}
+PEERS = (  # who, our task, theirs, how many times faster ours should be
+    ("minigrid", "KeyCorridorS3R3", "KeyCorridorS3R3", 0),
+    ("envpool", "KeyCorridorS3R3", "KeyCorridorS3R3", 5),
+    ("envpool", "MultiRoom-N6", "MultiRoom-N6", 5),
+    ("navix", "KeyCorridorS3R3", "KeyCorridor-S3R3", 2),
+    ("navix", "Empty-8x8", "Empty-8x8", 2),
+    ("xminigrid", "KeyCorridorS3R3", "MiniGrid-BlockedUnlockPickUp", 2),
+    ("xminigrid", "Empty-8x8", "MiniGrid-Empty-8x8", 2),
+)
 
 
 class Walk(NamedTuple):
@@ -129,7 +143,9 @@ def measures(tasks: tuple[str, ...] = PAPER) -> Iterator[Measure]:
         quickest = min(one.compile_s for one in found.values())
         yield Measure(f"{task}, compile time", quickest, "s", None, None, "at most 15 s", quickest <= 15, where)
     yield from levels(where)
-    yield from beside(where)
+    yield from growth(where, GROWTH[kind], workers, STEPS[kind])
+    if kind == "cpu":
+        yield from beside(where)
 
 
 def levels(where: str, n: int = 2048) -> Iterator[Measure]:
@@ -151,15 +167,34 @@ def levels(where: str, n: int = 2048) -> Iterator[Measure]:
     yield Measure(name, ours, "levels/s", theirs, ratio, "100x", None if ratio is None else ratio >= 100, where)
 
 
-def beside(where: str, n: int = 64, steps: int = 300) -> Iterator[Measure]:
-    """The same task in what else is installed: Farama's package, one process, and EnvPool."""
-    ours = speed(make_grid("MiniGrid-KeyCorridorS3R3-v0"), 512, 128, min(2, os.cpu_count() or 1), calls=4).steps_per_s
-    for name, measure in (("Farama's minigrid", _farama), ("EnvPool", _envpool)):
-        theirs = measure(n, steps)
-        label = f"KeyCorridorS3R3, against {name}" + ("" if theirs else " (not installed)")
-        goal, ratio = ("5x" if name == "EnvPool" else ""), (ours / theirs if theirs else None)
-        met = ratio >= 5 if ratio is not None and name == "EnvPool" else None
-        yield Measure(label, ours, "steps/s", theirs, ratio, goal, met, where)
+def growth(where: str, sizes: tuple[int, ...], workers: int, steps: int) -> Iterator[Measure]:
+    """Steps a second by the number of environments of each program, for the plot in docs/grids.md."""
+    for task in GROWN:
+        env = make_grid(f"MiniGrid-{task}-v0")
+        for n in sizes:
+            found = speed(env, n, steps, workers, calls=4)
+            label = f"growth: {task}, {workers} x {n} environments"
+            yield Measure(label, found.steps_per_s, "steps/s", None, None, "", None, where)
+
+
+def beside(where: str) -> Iterator[Measure]:
+    """The same tasks in what else is installed, each beside ours on its own task, all in this run.
+
+    Peers run by the interpreter that MADE_PEERS_PYTHON names, or by this one. Where a peer lacks the task, the one
+    nearest to it among its own stands in.
+    """
+    workers = min(2, os.cpu_count() or 1)
+    ours: dict[str, float] = {}
+    for name, task, theirs_task, goal in PEERS:
+        if task not in ours:
+            ours[task] = speed(make_grid(f"MiniGrid-{task}-v0"), 2048, STEPS["cpu"], workers, calls=4).steps_per_s
+        theirs = _farama(task) if name == "minigrid" else _peer(name, theirs_task)
+        label = f"{task}, against {name}" + ("" if theirs_task == task else f"'s {theirs_task}")
+        if theirs is None:
+            label += " (not measured: not installed; MADE_PEERS_PYTHON names an interpreter that has it)"
+        ratio = ours[task] / theirs if theirs else None
+        met = None if ratio is None or not goal else ratio >= goal
+        yield Measure(label, ours[task], "steps/s", theirs, ratio, f"{goal}x" if goal else "", met, where)
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -168,7 +203,7 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _farama(n: int, steps: int) -> float | None:
+def _farama(task: str, steps: int = 3000) -> float | None:
     """Steps a second of the minigrid package, one environment in one process."""
     try:
         import gymnasium
@@ -176,31 +211,24 @@ def _farama(n: int, steps: int) -> float | None:
     except ImportError:
         return None
     del minigrid  # importing it registers its environments
-    env = gymnasium.make("MiniGrid-KeyCorridorS3R3-v0")
+    env = gymnasium.make(f"MiniGrid-{task}-v0")
     env.reset(seed=0)
 
     def work() -> None:
-        for i in range(10 * steps):
+        for i in range(steps):
             _, _, terminated, truncated, _ = env.step(i % 7)
             if terminated or truncated:
                 env.reset()
 
-    return 10 * steps / _timed(work)
+    return steps / _timed(work)
 
 
-def _envpool(n: int, steps: int) -> float | None:
-    """Steps a second of EnvPool, n environments on all cores."""
+def _peer(name: str, task: str) -> float | None:
+    """Steps a second of another implementation, or None where it is not installed or fails."""
+    script = str(Path(__file__).with_name("peers_grids.py"))
+    words = [os.environ.get("MADE_PEERS_PYTHON", sys.executable), script, name, task]
     try:
-        import envpool  # type: ignore[import-not-found]
-        import numpy as np
-    except ImportError:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    except subprocess.TimeoutExpired:
         return None
-    envs = envpool.make_gymnasium("MiniGrid-KeyCorridorS3R3-v0", num_envs=n)
-    envs.reset()
-    actions = np.random.default_rng(0).integers(0, 7, (steps, n))
-
-    def work() -> None:
-        for action in actions:
-            envs.step(action)
-
-    return n * steps / min(_timed(work) for _ in range(REPEATS))
+    return None if done.returncode else float(done.stdout.split()[-1])

@@ -1,6 +1,6 @@
-"""Record, at full size, how our levels compare with the package's and that they can be solved: results/grids/levels.json.
+"""Record how our levels compare with the package's and that they can be solved, at full size.
 
-    python tests/grids/levels_report.py [TASK ...]
+    python tests/grids/levels_report.py [TASK ...]     # writes results/grids/levels.json
 
 The suite makes the same comparison and solves 60 levels of each task; here it is 1,000 of each.
 """
