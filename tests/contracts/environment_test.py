@@ -9,7 +9,8 @@ from contracts.settings import leaves_are_arrays, shapes
 from made.core import Space
 from made.tasks import TASKS, make
 
-NAMES = list(TASKS)
+GRIDS = ("MultiRoom-N2-S4", "KeyCorridorS3R1", "ObstructedMaze-1Dlhb", "DoorKey-5x5")  # one a family
+NAMES = [*TASKS, *(f"MiniGrid-{grid}-v0" for grid in GRIDS)]
 STEPS = 40
 
 
@@ -52,10 +53,12 @@ def test_states_are_arrays_of_a_stable_kind(name, walks):
 @pytest.mark.parametrize("name", NAMES)
 def test_observations_are_what_the_spec_says(name, walks):
     env, _, ((_, obs), _, steps) = walks(name)
-    assert isinstance(env.spec.obs, Space)
-    for seen in (obs, steps.obs):
-        assert seen.dtype == env.spec.obs.dtype
-        assert int(seen.min()) >= 0 and int(seen.max()) < env.spec.obs.n
+    spaces, tree = jax.tree.flatten(env.spec.obs, is_leaf=lambda x: isinstance(x, Space))
+    assert spaces and all(isinstance(space, Space) for space in spaces)
+    for seen, lead in ((obs, 1), (steps.obs, 2)):
+        for space, part in zip(spaces, tree.flatten_up_to(seen), strict=True):
+            assert part.dtype == space.dtype and part.shape[lead:] == space.shape
+            assert space.n is None or (int(part.min()) >= 0 and int(part.max()) < space.n)
     assert steps.reward.dtype == jnp.float32 and bool(jnp.isfinite(steps.reward).all())
     assert steps.terminated.dtype == steps.truncated.dtype == bool
 
