@@ -31,7 +31,7 @@ class Demo:
         from made.results.store import Scale, Store
 
         store, scale = Store(self.out), Scale(self.scale)
-        studies = [study.Study(experiment, scale) for experiment in experiments().values()]
+        studies = [study.Study(experiment, scale) for experiment in experiments().values() if experiment.in_demo]
         study.run(studies, store)
         return _publish(studies, store, self.report)
 

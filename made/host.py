@@ -1,120 +1,205 @@
-"""Where NumPy meets JAX: a bonus outside compiled code, and experience from Gymnasium.
+"""A bonus outside compiled code, driven step by step from NumPy or PyTorch, and experience from Gymnasium.
 
 `HostBonus` is the only stateful bonus object. It runs the same `remember`, `reward` and `update` that the compiled
 loop runs, so a bonus computes the same numbers in somebody else's training loop.
 """
 
-from typing import Any
+from os import PathLike
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from made import trees
-from made.core import Agent, Bonus, Space, Spec, Transition
+from made import arrays, hosted, intake, saving, trees
+from made.bonuses import BONUSES
+from made.core import Agent, Bonus, Note, Space, Spec, Transition, demand
+from made.describe import suggest
+from made.vectors import HostEnvironment as HostEnvironment
+from made.vectors import space_of as space_of
+from made.vectors import spec_of
+from made.vectors import true_successor as true_successor
 
 
 class HostBonus:
-    """A bonus with its state, its episodic memories and its key, driven step by step from NumPy."""
+    """A bonus with its state, its episodic memories and its key.
 
-    def __init__(self, bonus: Bonus, spec: Spec, n_envs: int, seed: int = 0):
-        self.bonus, self.spec, self.n_envs = bonus, spec, n_envs
-        self.key = jax.random.key(seed)
-        self.state = bonus.init(self._next_key(), spec._replace(goal=bonus.memory.goal(spec)))
-        self._blank = jax.tree.map(lambda x: jnp.broadcast_to(x, (n_envs, *jnp.shape(x))), bonus.memory.blank(spec))
-        self.memory, self.note = self._blank, None
-        self._remember = jax.jit(jax.vmap(bonus.memory.remember, in_axes=(None, 0, 0, 0)))
-        self._reward, self._update = jax.jit(bonus.reward), jax.jit(bonus.update)
+        HostBonus("made", obs_space, action_space, n_envs, seed=0)     the spaces of one environment
+        HostBonus(MADE.tabular(), spec, n_envs, seed=0)                a Spec in the place of the two spaces
 
-    def _next_key(self):
-        self.key, key = jax.random.split(self.key)
-        return key
+    `on_bad` says what happens to observations that are NaN or infinite: "refuse" raises, "report" pays nothing for
+    them, keeps them from the learner and counts them in `bad` and in the metrics. `horizon` is the longest episode,
+    where it is known: episodic memories make room for it. Where tensors of PyTorch come in, tensors go out.
+    """
+
+    def __init__(
+        self,
+        bonus: Bonus | str,
+        obs_space: Any,
+        action_space: Any = None,
+        n_envs: int | None = None,
+        seed: int | None = None,
+        *,
+        on_bad: Literal["refuse", "report"] = "refuse",
+        horizon: int | None = None,
+    ):
+        if isinstance(obs_space, Spec):  # it holds both spaces, so whatever was given by place stands one to the left
+            n_envs, seed, *_ = [x for x in (action_space, n_envs, seed) if x is not None] + [None, None]
+            spec = obs_space
+        else:
+            spec = spec_of(obs_space, action_space)
+        if not isinstance(n_envs, int | np.integer) or n_envs < 1:
+            raise ValueError(f"n_envs must be a whole number of at least 1, got {n_envs!r}.")
+        if on_bad not in ("refuse", "report"):
+            raise ValueError(f"on_bad is 'refuse' or 'report', not {on_bad!r}.")
+        self.bonus = bonus_named(bonus) if isinstance(bonus, str) else bonus
+        self.spec = spec if horizon is None else spec._replace(horizon=horizon)
+        self.n_envs, self.on_bad, self.bad = int(n_envs), on_bad, 0
+        self.key, k_init = jax.random.split(jax.random.key(seed or 0))
+        self.state, self._blank = self._fresh(k_init)
+        self.memory, self.note, self._like = self._blank, None, None
+        self._calls, self._floats = hosted.calls(self.bonus, self.spec, self.n_envs), intake.has_floats(self.spec)
+
+    def _fresh(self, key) -> tuple[PyTree, PyTree]:
+        """The state and the blank memories of all environments."""
+        bonus, spec = self.bonus, self.spec
+        try:
+            state = bonus.init(key, spec._replace(goal=bonus.memory.goal(spec)))
+            blank = hosted.blanks(bonus, spec, self.n_envs)
+        except (TypeError, AttributeError, IndexError) as error:
+            raise ValueError(
+                f"{type(bonus).__name__} cannot read observations {spec.obs} with actions {spec.action}: {error}"
+            ) from error
+        return state, blank
 
     def reset(self, obs: PyTree) -> None:
         """Begin an episode in every environment."""
-        keys = jax.random.split(self._next_key(), self.n_envs)
-        self.memory, self.note = self._remember(self.state, self._blank, self._observation(obs), keys)
+        taken = self._kept(obs, self.spec.obs, "observations")
+        self.memory, self.note, self.key = self._calls.reset(self.state, self.key, taken)
 
-    def step(self, obs, action, reward, next_obs, terminated, truncated, reset_obs=None) -> Transition:
+    def begin(self, obs: PyTree, where: Any) -> None:
+        """Begin an episode in those environments alone, for loops that see it only one step after the end."""
+        taken, where = self._kept(obs, self.spec.obs, "observations"), intake.flags(where, self.n_envs, "where")
+        changed = self._calls.begin(self.state, self.memory, self._noted(), self.key, taken, where)
+        self.memory, self.note, self.key = changed
+
+    def observe(self, obs, action, reward, next_obs, terminated, truncated, reset_obs=None) -> Transition:
         """Take in one step of every environment and return it as a Transition with the bonus's notes.
 
         `next_obs` is the true successor; `reset_obs` what the policy sees next, which differs where an episode ended.
+        All is copied, since many environments write the next step into the same arrays.
         """
-        if self.note is None:
-            raise ValueError("HostBonus.step was called before reset: call reset(first observations) once.")
-        k_step, k_reset = jax.random.split(self._next_key())
-        obs, next_obs = self._observation(obs), self._observation(next_obs)
-        keys = jax.random.split(k_step, self.n_envs)
-        memory, note = self._remember(self.state, self.memory, next_obs, keys)
-        ends = jnp.asarray(terminated, bool), jnp.asarray(truncated, bool)
-        transition = Transition(
-            obs, self._action(action), jnp.asarray(reward, jnp.float32), next_obs, *ends, self.note, note
+        note, seen = self._noted(), self.spec.obs
+        ends = (intake.flags(terminated, self.n_envs, "terminated"), intake.flags(truncated, self.n_envs, "truncated"))
+        if reset_obs is None and (ends[0] | ends[1]).any():
+            raise ValueError("An episode ended, so HostBonus.step needs reset_obs, the first observation after it.")
+        step = Transition(
+            self._kept(obs, seen, "observations"),
+            self._kept(action, self.spec.action, "actions"),
+            intake.kept(reward, Space((), np.float32), self.n_envs, "rewards"),
+            self._kept(next_obs, seen, "successors"),
+            *ends,
         )
-        done = ends[0] | ends[1]
-        if bool(done.any()):
-            if reset_obs is None:
-                raise ValueError("An episode ended, so HostBonus.step needs reset_obs, the first observation after it.")
-            keys = jax.random.split(k_reset, self.n_envs)
-            fresh = self._remember(self.state, self._blank, self._observation(reset_obs), keys)
-            memory, note = trees.where(done, fresh, (memory, note))
-        self.memory, self.note = memory, note
+        began = step.next_obs if reset_obs is None else self._kept(reset_obs, seen, "first observations")
+        changed = self._calls.observe(self.state, self.memory, note, self.key, step, began)
+        transition, self.memory, self.note, self.key = changed
         return transition
 
-    def reward(self, batch: Transition, value=None) -> np.ndarray:
-        """The bonus of each transition, as NumPy."""
-        return np.asarray(self._reward(self.state, batch, value=value))
+    step = observe  # the name an environment has for it
+
+    def reward(self, batch: Transition, value: Any = None) -> Any:
+        """The bonus of each transition, as NumPy, or as a tensor where tensors came in."""
+        demand(self.bonus, batch, value)
+        like = arrays.tensor_in(batch)
+        value = None if value is None else arrays.to_jax(value)
+        paid, bad = self._calls.reward(self.state, intake.batch_of(batch, self.spec), value)
+        if self._floats and int(bad):
+            self._refuse_bad()
+            self.bad += int(bad)
+        return arrays.as_kind(paid, self._like if like is None else like)
 
     def update(self, batch: Transition) -> dict[str, float]:
         """Learn from a batch [T, N, ...]; returns the bonus's metrics."""
-        self.state, metrics = self._update(self.state, batch, self._next_key())
-        return {name: float(x) for name, x in metrics.items()}
+        demand(self.bonus, batch, jnp.zeros(()))  # values are asked for by `reward` alone
+        batch, counted = intake.batch_of(batch, self.spec), {}
+        if self._floats:
+            clean, bad, any_good = self._calls.mend(batch)
+            if int(bad):
+                self._refuse_bad()
+                batch = clean
+            counted = {"bad": float(bad)} if self.on_bad == "report" else {}
+            if not bool(any_good):
+                return counted
+        self.state, metrics, self.key = self._calls.update(self.state, batch, self.key)
+        jax.block_until_ready(self.state)  # arrays that were read in place may be written to once this returns
+        return {**{name: float(x) for name, x in metrics.items()}, **counted}
 
-    def _observation(self, obs: PyTree) -> PyTree:
-        return jax.tree.map(lambda space, x: jnp.asarray(x, space.dtype), self.spec.obs, obs, is_leaf=_is_space)
+    def save(self, path: str | PathLike, overwrite: bool = False) -> None:
+        """Write state, memories and key to one safetensors file; nothing is overwritten unless asked."""
+        saving.save(path, saving.flat(self.tree()), self.manifest(), overwrite)
 
-    def _action(self, action) -> jax.Array:
-        return jnp.asarray(action, self.spec.action.dtype)
+    def load(self, path: str | PathLike) -> None:
+        """Go on from a file that `save` wrote for the same bonus, spaces and number of environments."""
+        found, manifest = saving.load(path)
+        saving.check(manifest, {**self.manifest(), "began": manifest.get("began")}, path)
+        self.restore(saving.unflat(found, self.template(manifest["began"])))
+
+    def tree(self) -> dict[str, PyTree]:
+        """All that changes."""
+        whole = {"state": self.state, "key": self.key, "bad": np.int64(self.bad)}
+        return whole if self.note is None else {**whole, "memory": self.memory, "note": self.note}
+
+    def template(self, began: bool) -> dict[str, PyTree]:
+        """The shape of `tree`, before or after the first reset."""
+        whole = {"state": self.state, "key": self.key, "bad": np.int64(0)}
+        if not began:
+            return whole
+        zeros = lambda space: jnp.zeros((self.n_envs, *space.shape), space.dtype)  # noqa: E731
+        first = jax.tree.map(zeros, self.spec.obs, is_leaf=intake.is_space)
+        memory, note, _ = jax.eval_shape(self._calls.reset, self.state, self.key, first)
+        return {**whole, "memory": memory, "note": note}
+
+    def step_template(self) -> Transition:
+        """The shape of what `observe` returns."""
+        zeros = lambda space: np.zeros((self.n_envs, *space.shape), space.dtype)  # noqa: E731
+        obs, action = jax.tree.map(zeros, (self.spec.obs, self.spec.action), is_leaf=intake.is_space)
+        off, note = jnp.zeros(self.n_envs, bool), self.template(True)["note"]
+        step = Transition(obs, action, jnp.zeros(self.n_envs), obs, off, off)
+        return jax.eval_shape(self._calls.observe, self.state, self._blank, note, self.key, step, obs)[0]
+
+    def restore(self, tree: dict[str, PyTree]) -> None:
+        """Take over what `tree` gave."""
+        self.state, self.key, self.bad = tree["state"], tree["key"], int(tree["bad"])
+        self.memory, self.note = tree.get("memory", self._blank), tree.get("note")
+
+    def manifest(self) -> dict[str, Any]:
+        """What the saved state belongs to."""
+        return saving.manifest_of(self.bonus, self.spec, self.n_envs, holds="bonus", began=self.note is not None)
+
+    def _noted(self) -> Note:
+        if self.note is None:
+            raise ValueError("HostBonus.step was called before reset: call reset(first observations) once.")
+        return self.note
+
+    def _refuse_bad(self) -> None:
+        if self.on_bad == "refuse":
+            raise ValueError(intake.BAD)
+
+    def _kept(self, given: PyTree, space: PyTree, what: str) -> PyTree:
+        tensor = arrays.tensor_in(given)
+        self._like = self._like if tensor is None else tensor.new_empty(0)
+        taken = intake.kept(given, space, self.n_envs, what)
+        if self._floats and not intake.finite(taken):
+            self._refuse_bad()
+        return taken
 
 
-def _is_space(x: Any) -> bool:
-    return isinstance(x, Space)
-
-
-def space_of(space: Any) -> PyTree:
-    """A Gymnasium space as Space leaves. Discrete values are carried as int32."""
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Dict):
-        return {name: space_of(inner) for name, inner in space.spaces.items()}
-    if isinstance(space, spaces.Discrete):
-        if space.start != 0:
-            raise ValueError(f"{space} starts at {space.start}: shift it to start at 0.")
-        return Space((), jnp.int32, int(space.n))
-    if isinstance(space, spaces.MultiDiscrete):
-        return Space(space.shape, jnp.int32, int(space.nvec.max()))
-    if isinstance(space, spaces.Box):
-        bounded = bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
-        bounds = (float(space.low.min()), float(space.high.max())) if bounded else (None, None)
-        dtype = jnp.float32 if np.issubdtype(space.dtype, np.floating) else jnp.dtype(space.dtype)
-        return Space(space.shape, dtype, None, *bounds)
-    raise ValueError(f"{type(space).__name__} spaces are not supported: use Discrete, MultiDiscrete, Box or Dict.")
-
-
-class HostEnvironment:
-    """A Gymnasium vector environment as a source of experience."""
-
-    def __init__(self, venv: Any):
-        from gymnasium.vector import AutoresetMode
-
-        mode = venv.metadata.get("autoreset_mode")
-        if mode is not AutoresetMode.SAME_STEP:
-            raise ValueError(
-                f"This vector environment has autoreset_mode {mode}; a bonus needs the true successor, which only "
-                "SAME_STEP keeps (as final_obs). Make it with vector_kwargs={'autoreset_mode': SAME_STEP}."
-            )
-        self.venv, self.n_envs = venv, venv.num_envs
-        self.spec = Spec(space_of(venv.single_observation_space), space_of(venv.single_action_space))
+def bonus_named(name: str) -> Bonus:
+    """A bonus of the registry with its default settings."""
+    if name not in BONUSES:
+        raise ValueError(f"There is no bonus {name!r}.{suggest(name, list(BONUSES))}")
+    return BONUSES[name]()
 
 
 class HostRollout:
@@ -139,7 +224,7 @@ class HostRollout:
     def _step(self, agent_state: PyTree) -> Transition:
         self.key, key = jax.random.split(self.key)
         keys = jax.random.split(key, self.env.n_envs)
-        obs = self.bonus._observation(self.obs)
+        obs = intake.kept(self.obs, self.env.spec.obs, self.env.n_envs, "observations")
         goal = self.bonus.note.goal  # type: ignore[union-attr]
         carry, action, extras = self._act(agent_state, self.carry, obs, goal, keys)
         after, reward, terminated, truncated, info = self.env.venv.step(np.asarray(action))
@@ -152,25 +237,3 @@ class HostRollout:
         self.total[done] = 0.0
         self.obs = after
         return transition._replace(extras=extras)
-
-
-def true_successor(after: PyTree, info: dict[str, Any], done: np.ndarray) -> PyTree:
-    """The observations that the actions led to: `final_obs` where an episode ended, what was returned elsewhere."""
-    if not done.any():
-        return after
-    if "final_obs" not in info:
-        raise ValueError(
-            "An episode ended without info['final_obs']: use Gymnasium 1.1 or later with SAME_STEP autoreset."
-        )
-    finals = info["final_obs"]
-    if isinstance(after, dict):
-        return {
-            name: _replace_rows(x, [finals[i][name] for i in np.flatnonzero(done)], done) for name, x in after.items()
-        }
-    return _replace_rows(after, [finals[i] for i in np.flatnonzero(done)], done)
-
-
-def _replace_rows(rows: np.ndarray, finals: list, done: np.ndarray) -> np.ndarray:
-    rows = np.array(rows)
-    rows[done] = np.stack([np.asarray(x) for x in finals])
-    return rows

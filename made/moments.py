@@ -42,3 +42,12 @@ def variance(moments: Moments) -> Float[Array, "*shape"]:
 def deviation(moments: Moments, floor: float = 1e-8) -> Float[Array, "*shape"]:
     """Population standard deviation, kept from zero by `floor`."""
     return jnp.sqrt(jnp.maximum(variance(moments), floor**2))
+
+
+def scale(moments: Moments) -> Float[Array, "*shape"]:
+    """Something safe to divide by: the deviation, or one where nothing varies beyond rounding.
+
+    A floor would not do: values that have all been equal so far would be blown up by one over it.
+    """
+    spread = jnp.sqrt(variance(moments))
+    return jnp.where(spread > 1e-5 * jnp.abs(moments.mean), spread, 1.0)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
+from made.bonuses.strength import bonus_strength
 from made.core import Agent, Bonus, Environment, Metrics, Transition, demand
 from made.rollout import Ended, Reserve, Stream, begin, refill, rollout
 from made.schedules import Constant, Schedule
@@ -86,6 +87,12 @@ def learn(
     """
     k_bonus, k_agent = jax.random.split(key)
     bonus, of_bonus = run.bonus.update(bonus, batch, k_bonus)
+    if run.bonus.reads and "value" not in run.bonus.reads:  # else it pays the same everywhere, or needs a planner
+        paid = run.bonus.reward(bonus, batch).mean()
+        of_bonus |= {
+            "bonus": paid,
+            "bonus_strength": bonus_strength(run.tau(k), paid, run.env.spec.horizon or run.unroll),
+        }
 
     def reward_fn(batch: Transition, *, value: Array | None = None) -> Array:
         demand(run.bonus, batch, value)

@@ -39,7 +39,7 @@ def test_list_names_everything_by_kind(capsys):
     kinds = json.loads(out)
     assert code == 0
     assert kinds["experiments"] == ["objective", "convergence", "lock", "lock_bonuses", "lock_heatmap", "chain"]
-    assert {"made", "bernstein"} <= set(kinds["bonuses"]) and "value-iteration" in kinds["agents"]
+    assert {"made-tabular", "bernstein"} <= set(kinds["bonuses"]) and "value-iteration" in kinds["agents"]
     assert "lock" in kinds["tasks"] and "tabular" in kinds["benchmarks"]
     assert "hoeffding" in call(capsys, "list")[1]
 

@@ -60,13 +60,13 @@ def measures(names: tuple[str, ...] | None = None) -> Iterator[Measure]:
     yield from pixels([name for name in ("rnd", "made") if name in taken], where)
 
 
-def walk(host: HostBonus, steps: int = T) -> Transition:
+def walk(host: HostBonus) -> Transition:
     """Random actions in the grid, with the notes of the bonus, leaves [T, N, ...]."""
     envs = gymnasium.make_vec(TASK, host.n_envs, shows=("image", "direction", "hash"))
     rng, seen = np.random.default_rng(0), []
     obs, _ = envs.reset(seed=0)
     host.reset(obs)
-    for _ in range(steps):
+    for _ in range(T):
         action = rng.integers(0, 7, host.n_envs)
         after, reward, terminated, truncated, info = envs.step(action)
         successor = true_successor(after, info, terminated | truncated)
@@ -136,7 +136,7 @@ def rlexplore() -> dict[str, Any]:
     steps |= {name: np.asarray(getattr(batch, name)["image"]) for name in ("obs", "next_obs")}
     python = os.environ.get("MADE_RLEXPLORE_PYTHON", sys.executable)
     with tempfile.TemporaryDirectory() as folder:
-        np.savez(f"{folder}/steps.npz", **steps)
+        np.savez(f"{folder}/steps.npz", allow_pickle=False, **steps)
         script = str(Path(__file__).with_name("rlexplore_bonuses.py"))
         done = subprocess.run([python, script, folder, str(REPEATS)], capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}

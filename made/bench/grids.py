@@ -39,7 +39,7 @@ PEERS = (  # who, our task, theirs, how many times faster ours should be
     ("minigrid", "KeyCorridorS3R3", "KeyCorridorS3R3", 0),
     ("envpool", "KeyCorridorS3R3", "KeyCorridorS3R3", 5),
     ("envpool", "MultiRoom-N6", "MultiRoom-N6", 5),
-    ("navix", "KeyCorridorS3R3", "KeyCorridor-S3R3", 2),
+    ("navix", "KeyCorridorS3R3", "KeyCorridorS3R3", 2),
     ("navix", "Empty-8x8", "Empty-8x8", 2),
     ("xminigrid", "KeyCorridorS3R3", "MiniGrid-BlockedUnlockPickUp", 2),
     ("xminigrid", "Empty-8x8", "MiniGrid-Empty-8x8", 2),

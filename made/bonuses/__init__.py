@@ -2,9 +2,25 @@
 
 from collections.abc import Callable
 
+from made.bonuses.amigo import AMIGo
+from made.bonuses.categorical import Factorised
+from made.bonuses.combine import Clipped, FirstVisit, Flat, Normalised, Scaled, Sum
 from made.bonuses.count import Bernstein, Count, NoBonus
-from made.bonuses.density import GeometricMixture, RecentCounts
+from made.bonuses.density import GeometricMixture, HashedRecentCounts, RecentCounts, Standardised
+from made.bonuses.disagreement import Disagreement
+from made.bonuses.e3b import E3B
+from made.bonuses.episodic import VisitCounts
+from made.bonuses.hashed import HashedCounts
+from made.bonuses.icm import ICM
 from made.bonuses.made import MADE
+from made.bonuses.ngu import NGU
+from made.bonuses.noveld import NovelD
+from made.bonuses.re3 import RE3
+from made.bonuses.released import made_released
+from made.bonuses.ride import RIDE
+from made.bonuses.rnd import RND
+from made.bonuses.strength import bonus_strength
+from made.bonuses.vae import VAE
 from made.core import Bonus
 
 BONUSES: dict[str, Callable[[], Bonus]] = {
@@ -12,8 +28,53 @@ BONUSES: dict[str, Callable[[], Bonus]] = {
     "hoeffding": lambda: Count(power=0.5),
     "inverse": lambda: Count(power=1.0),
     "bernstein": Bernstein,
-    "made": MADE.tabular,
+    "made": MADE.deep,
+    "made-released": made_released,
+    "made-tabular": MADE.tabular,
     "made-geometric": MADE.geometric,
+    "rnd": RND,
+    "icm": ICM,
+    "ride": RIDE,
+    "noveld": NovelD,
+    "bebold": lambda: NovelD(alpha=1.0),
+    "amigo": AMIGo,
+    "re3": RE3,
+    "e3b": E3B,
+    "ngu": NGU,
+    "disagreement": Disagreement,
+    "hashed": HashedCounts,
+    "first-visit": FirstVisit,
 }
 
-__all__ = ["BONUSES", "MADE", "Bernstein", "Count", "GeometricMixture", "NoBonus", "RecentCounts"]
+__all__ = [
+    "BONUSES",
+    "E3B",
+    "ICM",
+    "MADE",
+    "NGU",
+    "RE3",
+    "RIDE",
+    "RND",
+    "VAE",
+    "AMIGo",
+    "Bernstein",
+    "Clipped",
+    "Count",
+    "Disagreement",
+    "Factorised",
+    "FirstVisit",
+    "Flat",
+    "GeometricMixture",
+    "HashedCounts",
+    "HashedRecentCounts",
+    "NoBonus",
+    "Normalised",
+    "NovelD",
+    "RecentCounts",
+    "Scaled",
+    "Standardised",
+    "Sum",
+    "VisitCounts",
+    "bonus_strength",
+    "made_released",
+]

@@ -3,11 +3,12 @@
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from made import rings
-from made.core import Density, table_sizes
+from made import hashing, moments, rings, trees, views
+from made.core import Density, Transition, table_sizes
 
 
 class WindowState(NamedTuple):
@@ -81,3 +82,131 @@ class GeometricMixture(Density):
         eta = jnp.where(state.squared_weights == 0, 1.0, self.eta)  # the first policy has all the weight
         d = (1 - eta) * state.d + eta * fresh
         return MixtureState(d, (1 - eta) ** 2 * state.squared_weights + eta**2 / m), {}
+
+
+class HashedState(NamedTuple):
+    """The last pairs in order, each as the slot it counts in, and the counts of the slots."""
+
+    ring: rings.Ring
+    counts: Float[Array, " slots"]
+
+
+class HashedRecentCounts(Density):
+    """B_k(o, a) where a table over states is out of reach: visits among the last `window` pairs, counted by hash.
+
+    log_density = log max(B_k(o, a), 1), as for `RecentCounts`. What is observed and the action are hashed to one of
+    2^bits slots; among n different pairs in the window one shares its slot with probability about n / 2^bits, and is
+    then counted with the other. Observed is the part named by `view`; "" is all but the hash of the full state, whose
+    counts are nearly always one where each episode has a new level.
+    """
+
+    window: int = 10_000
+    capacity: int = eqx.field(static=True, default=10_000)
+    bits: int = eqx.field(static=True, default=20)
+    view: str = eqx.field(static=True, default="")
+
+    def __check_init__(self):
+        if isinstance(self.window, int) and not 1 <= self.window <= self.capacity:
+            raise ValueError(
+                f"HashedRecentCounts keeps the last window={self.window} pairs, but has room for "
+                f"capacity={self.capacity}: choose 1 <= window <= capacity."
+            )
+        if not 1 <= self.bits <= 30:
+            raise ValueError(f"HashedRecentCounts has 2^bits slots with 1 <= bits <= 30, got bits={self.bits}.")
+
+    def init(self, key, spec):
+        views.looked_at(spec.obs, self.view)  # a part that is not there is refused here
+        if spec.action.n is None:
+            raise ValueError(
+                f"HashedRecentCounts counts repeats of an action, but the actions are continuous: {spec.action}. "
+                "Use a density that generalises, such as VAE."
+            )
+        return HashedState(rings.empty(jnp.zeros((), jnp.int32), self.capacity), jnp.zeros(2**self.bits))
+
+    def slots(self, batch: Transition) -> Array:
+        """The slot of each pair of a batch."""
+
+        def one(obs, action) -> Array:
+            whole = hashing.digest((hashing.digest(views.looked_at(obs, self.view)), action))
+            return (whole[0] & jnp.uint32(2**self.bits - 1)).astype(jnp.int32)
+
+        return trees.over_leading(one, batch.reward.ndim)(batch.obs, batch.action)
+
+    def log_density(self, state, batch):
+        return jnp.log(jnp.maximum(state.counts[self.slots(batch)], 1.0))
+
+    def update(self, state, batch, key):
+        slots = self.slots(batch).reshape(-1)
+        ring, moved = rings.push(state.ring, slots, self.window)
+        counts = state.counts.at[moved.left].add(-moved.left_valid.astype(float))
+        return HashedState(ring, counts.at[slots].add(moved.came_valid.astype(float))), {}
+
+
+LEAST_SPREAD = 0.1  # nats: a density that tells nothing apart must not be stretched until its noise does
+
+
+class StandardisedState(NamedTuple):
+    """The density's own state, and the running moments of its logarithm."""
+
+    inner: PyTree
+    moments: moments.Moments
+
+
+class Standardised(Density):
+    """Any density with its logarithm brought to a known spread, so that MADE's factor neither collapses nor explodes.
+
+        log d'(s, a) = scale * clip((log d(s, a) - mean) / deviation, -clip, clip)
+
+    mean and deviation are those of log d over recent experience: batch after batch, the past forgotten at the pace of
+    `memory` pairs, because a density that is still learning drifts. MADE's factor 1 / sqrt(d') then has a log-deviation
+    of about scale / 2 and stays within exp(-+ scale clip / 2). A sum over entries has a spread of many nats: without
+    this, three in four factors stood at the ends of any sensible range. A deviation below 0.1 is taken for 0.1.
+    """
+
+    density: Density
+    scale: float = 1.0
+    clip: float = 3.0
+    memory: float = 10_000.0
+    sample: int = eqx.field(static=True, default=512)  # pairs of a batch that are looked at for the moments
+
+    def __check_init__(self):
+        numbers = {"scale": self.scale, "clip": self.clip, "memory": self.memory, "sample": self.sample}
+        bad = [f"{name}={x}" for name, x in numbers.items() if isinstance(x, int | float) and x <= 0]
+        if bad:
+            raise ValueError(f"Standardised takes positive numbers for {', '.join(numbers)}, got {', '.join(bad)}.")
+
+    def init(self, key, spec):
+        return StandardisedState(self.density.init(key, spec), moments.empty())
+
+    def log_density(self, state, batch):
+        return self.scale * jnp.clip(self._score(state, batch), -self.clip, self.clip)
+
+    def _score(self, state: StandardisedState, batch: Transition) -> Array:
+        raw = self.density.log_density(state.inner, batch)
+        score = (raw - state.moments.mean) / moments.deviation(state.moments, LEAST_SPREAD)
+        return jnp.where(state.moments.count > 0, score, 0.0)
+
+    def update(self, state, batch, key):
+        inner, metrics = self.density.update(state.inner, batch, key)
+        some = some_of(batch, self.sample)
+        raw = self.density.log_density(inner, some)
+        old = state.moments
+        # What was seen counts for at most `memory` pairs; the sample stands for its whole batch.
+        weight = jnp.minimum(1.0, self.memory * raw.size / (batch.reward.size * jnp.maximum(old.count, 1e-6)))
+        merged = moments.merge(moments.Moments(old.count * weight, old.mean, old.squares * weight), raw)
+        after = StandardisedState(inner, merged)
+        score = self._score(after, some)
+        spread = {
+            "factor/log_std": 0.5 * self.scale * jnp.clip(score, -self.clip, self.clip).std(),
+            "factor/clipped": (jnp.abs(score) > self.clip).mean(),
+            "factor/raw_log_std": 0.5 * moments.deviation(merged),
+        }
+        return after, {**metrics, **spread}
+
+
+def some_of(batch: Transition, n: int) -> Transition:
+    """At most n transitions of a batch [T, N], evenly spread over it, as [n]."""
+    flat = trees.flatten_leading(batch, batch.reward.ndim)
+    size = batch.reward.size
+    at = (jnp.arange(min(n, size)) * size) // min(n, size)
+    return jax.tree.map(lambda x: x[at], flat)

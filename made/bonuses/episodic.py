@@ -1,13 +1,14 @@
-"""Episodic memory: how often the observation at hand has been seen in this episode."""
+"""Episodic memory: how often an observation has been seen in this episode, and memories of several bonuses at once."""
 
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, UInt32
 
 from made import views
-from made.core import EpisodeMemory, Note
+from made.core import EpisodeMemory, NoMemory, Note, Transition
 
 
 class Visited(NamedTuple):
@@ -47,3 +48,62 @@ class VisitCounts(EpisodeMemory):
         before = jnp.sum(held & (memory.keys == digest).all(-1), dtype=jnp.int32)
         slot = (jnp.arange(room) == at % room)[:, None]  # a write under vmap that needs no scatter
         return Visited(jnp.where(slot, digest, memory.keys), at + 1), Note(trace=before + 1)
+
+
+class Inside(EpisodeMemory):
+    """The memory of a bonus whose state is one part of the state at hand: that part is what it is shown."""
+
+    memory: EpisodeMemory
+    part: int = eqx.field(static=True)
+
+    def goal(self, spec):
+        return self.memory.goal(spec)
+
+    def blank(self, spec):
+        return self.memory.blank(spec)
+
+    def remember(self, state, memory, obs, key):
+        return self.memory.remember(state[self.part], memory, obs, key)
+
+
+class Beside(EpisodeMemory):
+    """Several memories of one episode. The trace of the note is the tuple of their traces; at most one shows a goal."""
+
+    memories: tuple[EpisodeMemory, ...]
+
+    def goal(self, spec):
+        goals = [goal for goal in (memory.goal(spec) for memory in self.memories) if goal is not None]
+        if len(goals) > 1:
+            raise ValueError(
+                f"{len(goals)} of these bonuses show goals to the policy, which can follow one: leave one of them."
+            )
+        return goals[0] if goals else None
+
+    def blank(self, spec):
+        return tuple(memory.blank(spec) for memory in self.memories)
+
+    def remember(self, state, memory, obs, key):
+        keys = jax.random.split(key, len(self.memories))
+        each = [m.remember(state, held, obs, k) for m, held, k in zip(self.memories, memory, keys, strict=True)]
+        goals = [note.goal for _, note in each if jax.tree.leaves(note.goal)]
+        held, notes = tuple(held for held, _ in each), tuple(note.trace for _, note in each)
+        return held, Note(goals[0] if goals else (), notes)
+
+
+def inside(memory: EpisodeMemory, part: int) -> EpisodeMemory:
+    """That memory, shown one part of the state; a bonus without memory stays one."""
+    return memory if isinstance(memory, NoMemory) else Inside(memory, part)
+
+
+def beside(*memories: EpisodeMemory) -> EpisodeMemory:
+    """Those memories together; none where none of them keeps anything."""
+    return NoMemory() if all(isinstance(memory, NoMemory) for memory in memories) else Beside(memories)
+
+
+def with_trace(batch: Transition, i: int) -> Transition:
+    """The batch as the i-th of several bonuses wrote it: its own traces in the notes."""
+
+    def own(note: Note) -> Note:
+        return note._replace(trace=note.trace[i]) if note.trace else note
+
+    return batch._replace(note=own(batch.note), next_note=own(batch.next_note))

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from made.bonuses.count import Count
-from made.bonuses.density import GeometricMixture, RecentCounts
+from made.bonuses.density import GeometricMixture, HashedRecentCounts, RecentCounts, Standardised
+from made.bonuses.rnd import RND
+from made.bonuses.vae import VAE
 from made.core import Bonus, Density
 
 
@@ -51,6 +53,26 @@ class MADE(Bonus):
     def geometric(cls, eta: float = 0.02) -> "MADE":
         """The same with the geometric mixture of the theory in place of a window."""
         return cls(Count(power=0.5), GeometricMixture(eta))
+
+    @classmethod
+    def deep(cls, window: int = 10_000, *, cover: Bonus | None = None, scale: float = 1.0, clip: float = 3.0) -> "MADE":
+        """norm(phi(s') - phi'(s')) / sqrt(d(s, a)) with RND as cover and a VAE over the last `window` pairs, Section 5.
+
+        The logarithm of the density is centred, scaled and clipped (`Standardised`). Differs from the paper: RND takes
+        the next observation, as in the authors' code, not (s, a). `made.bonuses.released` is what that code computes.
+        """
+        return cls._standardised(VAE(window, capacity=window), cover, scale, clip)
+
+    @classmethod
+    def hashed(
+        cls, window: int = 10_000, *, cover: Bonus | None = None, scale: float = 1.0, clip: float = 3.0
+    ) -> "MADE":
+        """The same with counts of hashed pairs (o, a) in place of the VAE: what it should learn."""
+        return cls._standardised(HashedRecentCounts(window, capacity=window), cover, scale, clip)
+
+    @classmethod
+    def _standardised(cls, density: Density, cover: Bonus | None, scale: float, clip: float) -> "MADE":
+        return cls(RND() if cover is None else cover, Standardised(density, scale, clip))
 
     def init(self, key, spec):
         k_cover, k_recent = jax.random.split(key)

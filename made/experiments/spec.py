@@ -49,6 +49,7 @@ class Experiment(NamedTuple):
     draw: Callable[[Table], list[Drawing]]
     tables: Callable[[Table], list[tuple[str, list[str], list[list[str]]]]]
     columns: tuple[str, ...] = ()  # the scalars worth storing; empty: all of them
+    in_demo: bool = True  # False where its networks would take the two minutes of the demo
 
 
 class Judged(NamedTuple):

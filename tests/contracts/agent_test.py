@@ -71,7 +71,7 @@ def test_does_not_recompile_on_the_second_call_nor_for_other_numbers(name, runs)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_key_is_used_twice(name):
-    run = run_of(AGENTS[name](), BONUSES["made"]())
+    run = run_of(AGENTS[name](), BONUSES["made-tabular"]())
     with jax.debug_key_reuse(True):
         jax.eval_shape(lambda key: iterate(run, start(run, key)), jax.random.key(0))
         jax.jit(lambda key: iterate(run, start(run, key))).lower(jax.random.key(0))

@@ -1,0 +1,60 @@
+"""Stable-Baselines3's PPO on a sparse grid, without a bonus and with MADE: wrap the environment, the rest stays.
+
+A task named made/... is compiled; without made/ it is the minigrid package's own, and slower.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from stable_baselines3 import PPO
+
+from made.adapters.sb3 import BonusVecEnv
+from made.adapters.sb3_grids import VIEW_POLICY, grid_envs
+from made.bonuses import BONUSES, MADE, FirstVisit
+from made.results.curves import draw, record
+
+BONUS = {"share": 0.15, "every": 100}  # an episode earns 0.15 by exploring, where the goal is worth up to 1
+AGENT = {"n_steps": 100, "batch_size": 400, "n_epochs": 4, "learning_rate": 6e-4, "ent_coef": 1e-3}
+
+
+def train(task: str, name: str, steps: int, seed: int, n_envs: int = 32) -> list[tuple[float, ...]]:
+    """Rows of (steps, mean return and share of successes of the last 200 episodes, CPU seconds)."""
+    bonus = FirstVisit(MADE.deep()) if name == "made" else BONUSES[name]()
+    venv = BonusVecEnv(grid_envs(task, n_envs), bonus, show="image", seed=seed, **BONUS)
+    model = PPO("MlpPolicy", venv, seed=seed, device="cpu", policy_kwargs=VIEW_POLICY, **AGENT)
+    returns, rows, began = [], [], time.process_time()
+
+    def watch(local: dict, _: dict) -> bool:
+        returns.extend(info["episode"]["r"] for info in local["infos"] if "episode" in info)
+        if model.num_timesteps % (n_envs * AGENT["n_steps"]) == 0 and returns:
+            last = np.array(returns[-200:])
+            rows.append((model.num_timesteps, last.mean(), (last > 0).mean(), time.process_time() - began))
+        return True
+
+    model.learn(steps, callback=watch)
+    print(f"{name:12} seed {seed}: mean return {rows[-1][1]:.3f} after {steps:,} steps, {rows[-1][3]:.0f} CPU seconds")
+    return rows
+
+
+def main(words: list[str] | None = None) -> dict | Path:
+    flags = argparse.ArgumentParser(description=__doc__)
+    flags.add_argument("--task", default="made/MiniGrid-MultiRoom-N4-S5-v1")
+    flags.add_argument("--steps", type=int, default=200_000)
+    flags.add_argument("--seeds", type=int, nargs="+", default=[0])
+    flags.add_argument("--bonus", nargs="+", default=["none", "made"], help="none, made, or any of `made list`")
+    flags.add_argument("--out", type=Path, default=Path("results/sb3"), help="the folder of recorded curves")
+    flags.add_argument("--draw", type=Path, help="draw all of them into this .png; --steps 0 draws only")
+    given, began = flags.parse_args(words), time.time()
+    settings = {"task": given.task, "command": " ".join(["python", *sys.argv]), "bonus": BONUS, "agent": AGENT}
+    found = {}
+    for name in given.bonus if given.steps else ():
+        found[name] = {seed: train(given.task, name, given.steps, seed) for seed in given.seeds}
+        record(given.out / f"{given.task.replace('/', '_')}-{name}.json", {name: found[name]}, began, **settings)
+    return found if given.draw is None else draw(sorted(given.out.glob("*.json")), given.draw)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""A replay buffer for Stable-Baselines3's off-policy agents that pays old transitions by the present bonus.
+
+model = DQN("MlpPolicy", env, replay_buffer_class=BonusReplayBuffer, replay_buffer_kwargs={"bonus": "rnd"})
+"""
+
+from collections.abc import Callable
+from os import PathLike
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+
+from made.adapters.paying import Mode, Payer
+from made.adapters.sb3_images import channels_last, last_space
+from made.core import Bonus, Transition
+from made.host import HostBonus
+
+
+class BonusReplayBuffer(ReplayBuffer):
+    """Stores extrinsic rewards, as ever; `sample` adds tau times what the bonus pays for each transition *now*.
+
+    The bonus learns from the fresh steps, `every` of them at a time. Successors are the true ones: SB3 hands the last
+    observation of an episode to `add`. What an episodic bonus noted is kept beside each transition. Dictionary
+    observations need no other class. The bonus is saved by `save(path)`, not with `model.save_replay_buffer`.
+    """
+
+    def __new__(cls, buffer_size: int, observation_space: gymnasium.Space, *args: Any, **kwargs: Any):
+        kind = _BonusDictReplayBuffer if isinstance(observation_space, gymnasium.spaces.Dict) else BonusReplayBuffer
+        return object.__new__(kind)
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        *args: Any,
+        bonus: Bonus | str,
+        tau: float | Callable[[int], Any] = 1.0,
+        mode: Mode = "both",
+        every: int = 128,
+        seed: int = 0,
+        on_bad: Any = "refuse",
+        horizon: int | None = None,
+        **kwargs: Any,
+    ):
+        if kwargs.get("optimize_memory_usage"):
+            raise ValueError(
+                "optimize_memory_usage keeps the first observation of the next episode in the place of an episode's "
+                "last, which a bonus must see: leave it off."
+            )
+        super().__init__(buffer_size, observation_space, action_space, *args, **kwargs)
+        options = {"on_bad": on_bad, "horizon": horizon}
+        self.bonus = HostBonus(bonus, last_space(observation_space), action_space, self.n_envs, seed, **options)
+        self.payer, self._ended = Payer(self.bonus, tau, mode, every), np.zeros(self.n_envs, bool)
+        self._notes = jax.tree.map(
+            lambda x: np.zeros((self.buffer_size, *x.shape), x.dtype),
+            (self.bonus.step_template().note, self.bonus.step_template().next_note),
+        )
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
+        before, after = (self._read(x) for x in (obs, next_obs))
+        if self.bonus.note is None:
+            self.bonus.reset(before)
+        elif self._ended.any():
+            self.bonus.begin(before, self._ended)
+        done = np.asarray(done, bool)
+        truncated = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos]) & done
+        action = np.asarray(action).reshape((self.n_envs, *self.bonus.spec.action.shape))
+        step = self.bonus.observe(before, action, reward, after, done & ~truncated, truncated, after)
+        at, self._ended = self.pos, done
+        for kept, seen in zip(jax.tree.leaves(self._notes), jax.tree.leaves((step.note, step.next_note)), strict=True):
+            kept[at] = np.asarray(seen)
+        super().add(obs, next_obs, action, reward, done, infos)
+        self.timeouts[at] = truncated  # a clock that ended it is told apart, whatever the buffer makes of it
+        self.payer.learn(step, np.ones(self.n_envs, bool))
+
+    def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
+        rows = batch_inds, np.random.randint(0, self.n_envs, len(batch_inds))
+        pick = lambda store: jax.tree.map(lambda x: x[rows], store)  # noqa: E731
+        obs, next_obs = pick(self.observations), pick(self.next_observations)
+        dones, timeouts = self.dones[rows], self.timeouts[rows]
+        extrinsic = self._normalize_reward(self.rewards[rows].reshape(-1, 1), env)
+        reward = self._paid(extrinsic, self._bonus_of(rows, obs, next_obs).reshape(-1, 1))
+        tensors = lambda x: jax.tree.map(self.to_torch, self._normalize_obs(x, env))  # noqa: E731
+        ends = dones * (1 - timeouts) if self.handle_timeout_termination else dones
+        kind = DictReplayBufferSamples if isinstance(obs, dict) else ReplayBufferSamples
+        return kind(
+            tensors(obs),
+            self.to_torch(self.actions[rows]),
+            tensors(next_obs),
+            self.to_torch(ends.reshape(-1, 1)),
+            self.to_torch(reward.astype(np.float32)),
+        )
+
+    def _bonus_of(self, rows: Any, obs: Any, next_obs: Any) -> np.ndarray:
+        """The bonus of those transitions by its present state, before any normalising of observations."""
+        note, next_note = jax.tree.map(lambda x: x[rows], self._notes)
+        timeouts: Any = self.timeouts[rows].astype(bool)
+        dones: Any = self.dones[rows].astype(bool)
+        reward: Any = self.rewards[rows]
+        action: Any = self.actions[rows].reshape((-1, *self.bonus.spec.action.shape))
+        seen = self._read(obs), action, reward, self._read(next_obs)
+        batch = Transition(*seen, dones & ~timeouts, timeouts, note, next_note)
+        return np.float32(self.payer.coefficient()) * np.asarray(self.bonus.reward(batch))
+
+    def _paid(self, extrinsic: np.ndarray, intrinsic: np.ndarray) -> np.ndarray:
+        both = {"both": extrinsic + intrinsic, "intrinsic": intrinsic, "extrinsic": extrinsic}
+        return both[self.payer.mode]
+
+    def _read(self, obs: Any) -> Any:
+        """As the bonus reads it: channels last, and single discrete values without the axis SB3 gives them."""
+        turned, spaces = channels_last(obs, self.observation_space), self.bonus.spec.obs
+        if not isinstance(spaces, dict):
+            return np.reshape(turned, (len(turned), *spaces.shape))
+        return {name: np.reshape(turned[name], (-1, *space.shape)) for name, space in spaces.items()}
+
+    def save(self, path: str | PathLike, overwrite: bool = False) -> None:
+        """The state of the bonus, beside `model.save`."""
+        self.payer.save(path, overwrite)
+
+    def load(self, path: str | PathLike) -> None:
+        """Go on from what `save` wrote."""
+        self.payer.load(path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise ValueError(
+            "A BonusReplayBuffer is not pickled, since its bonus is not: save the bonus with "
+            "model.replay_buffer.save(path), and begin again with an empty buffer."
+        )
+
+
+class _BonusDictReplayBuffer(BonusReplayBuffer, DictReplayBuffer):
+    """The same for dictionaries of observations; `BonusReplayBuffer` makes one where the space is a Dict."""

@@ -1,0 +1,72 @@
+"""Self-supervised exploration by disagreement: where models that saw the same data differ, little is known."""
+
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from made import trees
+from made.bonuses.embedding import Embedding
+from made.bonuses.icm import forward_model
+from made.core import Bonus, EpisodeMemory, NoMemory
+from made.learning import Fit, Learned, named
+
+
+class DisagreementState(NamedTuple):
+    """The fixed embedding, and the forward models, stacked."""
+
+    embedding: Embedding
+    models: Learned
+
+
+class Disagreement(Bonus):
+    """How much an ensemble of forward models disagrees about what comes next.
+
+        b(s, a) = mean over features of Var_m f_m(phi(s), a),   phi fixed and random, f_m -> phi(s')
+
+    Pathak, Gandhi and Gupta, "Self-Supervised Exploration via Disagreement" (2019). Noise that no model can foresee is
+    not paid: all models come to predict its mean. The models differ in their start alone and learn from the same
+    batches. It reads s and a only, so planners over all (s, a) can use it.
+    """
+
+    models: int = eqx.field(static=True, default=5)
+    embedding: int = eqx.field(static=True, default=128)
+    width: int = eqx.field(static=True, default=256)
+    view: str = eqx.field(static=True, default="")
+    fit: Fit = Fit()
+    memory: EpisodeMemory = NoMemory()
+    reads: ClassVar[tuple[str, ...]] = ("obs", "action")
+
+    def __check_init__(self):
+        if self.models < 2:
+            raise ValueError(f"Disagreement needs models >= 2, or there is nobody to disagree; got {self.models}.")
+
+    def init(self, key, spec):
+        k_embedding, k_models = jax.random.split(key)
+        embedding = Embedding(spec.obs, self.embedding, self.width, view=self.view, key=k_embedding)
+        one = lambda k: forward_model(self.embedding, spec.action, self.width, k)  # noqa: E731
+        return DisagreementState(embedding, self.fit.init(jax.vmap(one)(jax.random.split(k_models, self.models))))
+
+    def reward(self, state, batch, *, value=None):
+        def spread(obs, action) -> Float[Array, ""]:
+            return jnp.mean(jnp.var(self._foresee(state.models.params, state.embedding(obs), action), axis=0))
+
+        return trees.over_leading(spread, batch.reward.ndim)(batch.obs, batch.action)
+
+    def update(self, state, batch, key):
+        obs, action, after = trees.flatten_leading((batch.obs, batch.action, batch.next_obs), 2)
+
+        def loss(models, items, key):
+            here, action, there = items
+            said = jax.vmap(self._foresee, (None, 0, 0))(models, here, action)  # [B, models, d]
+            # Summed over models: each then learns as fast as it would alone.
+            return jnp.mean(jnp.sum((said - there[:, None]) ** 2, axis=1)), {}
+
+        items = jax.vmap(state.embedding)(obs), action, jax.vmap(state.embedding)(after)
+        models, metrics = self.fit.descend(loss, state.models, items, key)
+        return DisagreementState(state.embedding, models), named(metrics, "disagreement")
+
+    def _foresee(self, models, here: Float[Array, " d"], action: Array) -> Float[Array, "models d"]:
+        return jax.vmap(lambda model: model(here, action))(models)

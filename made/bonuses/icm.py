@@ -1,0 +1,92 @@
+"""The intrinsic curiosity module: what a model of the controllable part of the world fails to foresee is new."""
+
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from made import nets, trees
+from made.bonuses.embedding import Embedding, Inverse, he
+from made.core import Bonus, EpisodeMemory, NoMemory, Space
+from made.learning import Fit, Learned, named
+
+
+class Forward(eqx.Module):
+    """The embedding that an action leads to."""
+
+    net: nets.MLP
+    action: Space = eqx.field(static=True)
+
+    def __call__(self, here: Float[Array, " d"], action: Array) -> Float[Array, " d"]:
+        return self.net(jnp.concatenate([here, nets.action_vector(action, self.action)]))
+
+
+def forward_model(size: int, action: Space, width: int, key) -> Forward:
+    """A forward model with one hidden layer, on He's scale."""
+    inputs = jax.eval_shape(lambda a: nets.action_vector(a, action), jnp.zeros(action.shape, action.dtype)).shape[0]
+    return Forward(he(nets.MLP((size + inputs, width, size), key=key)), action)
+
+
+class ICMNets(NamedTuple):
+    """phi, the forward model and the inverse model."""
+
+    embedding: Embedding
+    forward: Forward
+    inverse: Inverse
+
+
+class ICM(Bonus):
+    """The error of a forward model in an embedding learned by inverse dynamics.
+
+        b(s, a, s') = || f(phi(s), a) - phi(s') ||_2
+        loss = forward_weight * mean 1/2 ||f(phi(s), a) - phi(s')||^2 + inverse_weight * inverse loss
+
+    Pathak et al., "Curiosity-driven Exploration by Self-supervised Prediction" (2017). The inverse loss is the
+    cross-entropy of discrete actions and the mean squared error of continuous ones; both losses train phi, as
+    there. MADE's Appendix B gives the weights 0.2 and 0.8.
+    """
+
+    embedding: int = eqx.field(static=True, default=128)
+    width: int = eqx.field(static=True, default=256)
+    view: str = eqx.field(static=True, default="")
+    forward_weight: float = 0.2
+    inverse_weight: float = 0.8
+    fit: Fit = Fit()
+    memory: EpisodeMemory = NoMemory()
+    reads: ClassVar[tuple[str, ...]] = ("obs", "action", "next_obs")
+
+    def init(self, key, spec) -> Learned:
+        k_embedding, k_forward, k_inverse = jax.random.split(key, 3)
+        embedding = Embedding(spec.obs, self.embedding, self.width, view=self.view, key=k_embedding)
+        forward = forward_model(self.embedding, spec.action, self.width, k_forward)
+        inverse = Inverse(self.embedding, spec.action, self.width, key=k_inverse)
+        return self.fit.init(ICMNets(embedding, forward, inverse))
+
+    def embed(self, state: Learned, obs: PyTree) -> Float[Array, " d"]:
+        """phi(o) of one observation, for bonuses built on this one."""
+        return state.params.embedding(obs)
+
+    def reward(self, state, batch, *, value=None):
+        nets = state.params
+
+        def error(obs, action, after) -> Float[Array, ""]:
+            return jnp.linalg.norm(nets.forward(nets.embedding(obs), action) - nets.embedding(after))
+
+        return trees.over_leading(error, batch.reward.ndim)(batch.obs, batch.action, batch.next_obs)
+
+    def update(self, state, batch, key):
+        def losses(nets: ICMNets, obs, action, after):
+            here, there = nets.embedding(obs), nets.embedding(after)
+            missed = 0.5 * jnp.sum((nets.forward(here, action) - there) ** 2)
+            return missed, nets.inverse.loss(here, there, action)
+
+        def loss(nets, items, key):
+            forward, inverse = (x.mean() for x in jax.vmap(losses, (None, 0, 0, 0))(nets, *items))
+            total = self.forward_weight * forward + self.inverse_weight * inverse
+            return total, {"forward": forward, "inverse": inverse}
+
+        items = trees.flatten_leading((batch.obs, batch.action, batch.next_obs), 2)
+        state, metrics = self.fit.descend(loss, state, items, key)
+        return state, named(metrics, "icm")

@@ -1,0 +1,187 @@
+"""MADE as the authors released it for RAD (rad_made): what their code computes, its slips included."""
+
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+from made import trees
+from made.bonuses.density import some_of
+from made.bonuses.likelihood import LARGEST, SYMBOLS, Leaf, Outline, outline
+from made.bonuses.made import MADE
+from made.bonuses.released_vae import ReleasedVAE, is_image, last_frame
+from made.core import Bonus, Density, EpisodeMemory, NoMemory
+from made.learning import Fit, Learned, named
+from made.nets import MLP, ConvNet, orthogonal
+
+NORMALISERS = ("released", "correct", "none")
+
+
+def made_released(normaliser: str = "released", *, cover: Bonus | None = None, density: Density | None = None) -> MADE:
+    """MADE of the authors' RAD code.
+
+        b(s, a, s') = norm(target(s') - predictor(s')) * exp(ir(s, a) / 2) / deviation of the factor exp(ir / 2)
+
+    ir is the loss of their VAE for this pair (`ReleasedVAE`). `normaliser`: "released" keeps the slip in their running
+    deviation, "correct" mends it, "none" divides by nothing, as their Dreamer does.
+    """
+    recent = DividedByDeviation(ReleasedVAE() if density is None else density, normaliser)
+    return MADE(ReleasedRND() if cover is None else cover, recent)
+
+
+class Running(NamedTuple):
+    """The released running mean and variance."""
+
+    mean: Float[Array, ""]
+    variance: Float[Array, ""]
+    count: Float[Array, ""]
+
+
+def running() -> Running:
+    """As the authors start: mean 0, variance 1, for a ten-thousandth of a sample."""
+    return Running(jnp.zeros(()), jnp.ones(()), jnp.asarray(1e-4))
+
+
+def take_in(stats: Running, batch: Float[Array, " B"], normaliser: str) -> Running:
+    """Merge a batch of m numbers into n others.
+
+        correct:  mean + delta * m / (n + m)        released:  mean + delta + m / (n + m)
+
+    delta = mean of the batch - mean. With the slip the mean is off by 1 / n after n batches, which the variance takes
+    for spread: deviation = sqrt(variance + 1/n - 1/n^2) for batches of equal mean. A factor that hardly varies is thus
+    divided by about 1 / sqrt(n): the bonus grows as training goes on.
+    """
+    m, delta = batch.size, batch.mean() - stats.mean
+    total = stats.count + m
+    mean = stats.mean + (delta + m / total if normaliser == "released" else delta * (m / total))
+    unbiased = batch.var(ddof=1) if m > 1 else jnp.zeros(())
+    squares = stats.variance * stats.count + unbiased * m + delta**2 * stats.count * m / total
+    return Running(mean, squares / total, total)
+
+
+class DividedState(NamedTuple):
+    """The density's own state, and the running statistics of the factor."""
+
+    inner: PyTree
+    stats: Running
+
+
+class DividedByDeviation(Density):
+    """A density whose factor d^{-1/2} is divided by the factor's own running deviation.
+
+        log d'(s, a) = log d(s, a) + 2 log deviation(d^{-1/2})
+
+    The authors' code normalises the factor, not the product of cover and factor. Statistics take in at most `sample`
+    pairs of each batch, their batch size.
+    """
+
+    density: Density
+    normaliser: str = eqx.field(static=True, default="released")
+    sample: int = eqx.field(static=True, default=512)
+
+    def __check_init__(self):
+        if self.normaliser not in NORMALISERS:
+            raise ValueError(f"normaliser={self.normaliser!r} must be one of {', '.join(NORMALISERS)}.")
+
+    def init(self, key, spec):
+        return DividedState(self.density.init(key, spec), running())
+
+    def log_density(self, state, batch):
+        raw = self.density.log_density(state.inner, batch)
+        return raw if self.normaliser == "none" else raw + jnp.log(jnp.maximum(state.stats.variance, 1e-12))
+
+    def update(self, state, batch, key):
+        inner, metrics = self.density.update(state.inner, batch, key)
+        log_factor = -0.5 * self.density.log_density(inner, some_of(batch, self.sample))
+        factor = jnp.exp(jnp.minimum(log_factor, 40.0))  # squared for the variance below
+        stats = take_in(state.stats, factor, self.normaliser)
+        found = {"mean": factor.mean(), "log_std": log_factor.std(), "divisor": jnp.sqrt(stats.variance)}
+        return DividedState(inner, stats), {**metrics, **named(found, "factor")}
+
+
+class Distilled(NamedTuple):
+    """The random encoder and target, which never learn, and the predictor, which does."""
+
+    encoder: "RandomEncoder"
+    target: MLP
+    predictor: Learned
+
+
+class RandomEncoder(eqx.Module):
+    """Four convolutions 3x3 with 32 channels (stride 2, 1, 1, 1), dense to `width`, layer norm, tanh. Never trained."""
+
+    convolutions: ConvNet | None
+    dense: eqx.nn.Linear
+    norm: eqx.nn.LayerNorm
+    outline: Outline = eqx.field(static=True)
+
+    def __init__(self, outline: Outline, width: int, key: Key[Array, ""]):
+        k_conv, k_dense = jax.random.split(key)
+        self.outline = outline
+        strides = (2, 1, 1, 1)
+        self.convolutions = ConvNet((3, 32, 32, 32, 32), key=k_conv, strides=strides) if is_image(outline) else None
+        inputs = jax.eval_shape(lambda x: self._inputs(x), outline.blank()[:-1]).shape[0]
+        self.dense, self.norm = eqx.nn.Linear(inputs, width, key=k_dense), eqx.nn.LayerNorm(width)
+
+    def _inputs(self, kept: tuple[Array, ...]) -> Float[Array, " inputs"]:
+        if self.convolutions is not None:
+            return self.convolutions(last_frame(kept[0]))
+
+        def numbers(leaf: Leaf, x: Array) -> Array:
+            return jnp.clip(x, -LARGEST, LARGEST).reshape(-1) if leaf.kind == "numbers" else leaf.show(x, ())
+
+        # The action, last of the leaves, is not looked at.
+        return jnp.concatenate([numbers(leaf, x) for leaf, x in zip(self.outline.leaves, kept, strict=False)])
+
+    def __call__(self, obs: PyTree) -> Float[Array, " width"]:
+        kept = self.outline.keep(obs, jnp.zeros(self.outline.leaves[-1].shape))[:-1]
+        return jnp.tanh(self.norm(self.dense(self._inputs(kept))))
+
+
+class ReleasedRND(Bonus):
+    """b(s') = norm(target(s') - predictor(s')), on the next frame alone and on features of a random encoder.
+
+    Encoder to `width`; predictor width-hidden-hidden-hidden-features from orthogonal weights, target
+    width-hidden-features; mean squared error, Adam 2e-4, one step on 512 transitions of each batch. A symbolic grid is
+    one-hot, a vector as it comes: both go to the dense layer of the encoder at once.
+    """
+
+    fit: Fit = Fit(learning_rate=2e-4, clip=1e9, steps=1, batch=512)
+    width: int = eqx.field(static=True, default=1024)
+    hidden: int = eqx.field(static=True, default=512)
+    features: int = eqx.field(static=True, default=128)
+    view: str = eqx.field(static=True, default="")
+    symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)
+    memory: EpisodeMemory = NoMemory()
+    reads: ClassVar[tuple[str, ...]] = ("next_obs",)
+
+    def init(self, key, spec):
+        k_encoder, k_target, k_predictor, k_start = jax.random.split(key, 4)
+        encoder = RandomEncoder(outline(spec, self.view, self.symbols), self.width, k_encoder)
+        target = MLP((self.width, self.hidden, self.features), key=k_target)
+        sizes = (self.width, self.hidden, self.hidden, self.hidden, self.features)
+        predictor = MLP(sizes, key=k_predictor)
+        keys = jax.random.split(k_start, len(predictor.layers))
+        layers = tuple(orthogonal(layer, 1.0, k) for layer, k in zip(predictor.layers, keys, strict=True))
+        predictor = eqx.tree_at(lambda m: m.layers, predictor, layers)
+        return Distilled(encoder, target, self.fit.init(predictor))
+
+    def reward(self, state, batch, *, value=None):
+        def one(obs) -> Float[Array, ""]:
+            features = state.encoder(obs)
+            return jnp.linalg.norm(state.target(features) - state.predictor.params(features))
+
+        return trees.over_leading(one, batch.reward.ndim)(batch.next_obs)
+
+    def update(self, state, batch, key):
+        items = trees.flatten_leading(batch.next_obs, batch.reward.ndim)
+
+        def loss(predictor: MLP, items, key):
+            features = jax.vmap(state.encoder)(items)
+            error = jax.vmap(predictor)(features) - jax.vmap(state.target)(features)
+            return (error**2).mean(), {}
+
+        predictor, metrics = self.fit.descend(loss, state.predictor, items, key)
+        return Distilled(state.encoder, state.target, predictor), named(metrics, "rnd")

@@ -1,0 +1,113 @@
+"""The compiled calls behind a bonus that is driven from outside: one for each thing that happens to it."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, PyTree
+
+from made import trees
+from made.core import Bonus, Note, Spec, Transition
+
+
+class Calls(NamedTuple):
+    """Each takes the bonus's state first, and gives back whatever changes."""
+
+    reset: Callable  # (state, key, obs) -> memory, note, key
+    begin: Callable  # (state, memory, note, key, obs, where) -> memory, note, key
+    observe: Callable  # (state, memory, note, key, step, reset_obs) -> step, memory, note, key
+    reward: Callable  # (state, batch, value) -> bonus, how many entries hold NaN or infinity
+    update: Callable  # (state, batch, key) -> state, metrics, key
+    mend: Callable  # (batch) -> batch, how many entries were replaced, whether any was good
+
+
+class _Same(NamedTuple):
+    """A spec that can be a key: specs that print the same are the same, and dictionaries have no hash."""
+
+    spec: Spec
+
+    def __hash__(self) -> int:
+        return hash(repr(self.spec))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and repr(self.spec) == repr(other.spec)
+
+
+def calls(bonus: Bonus, spec: Spec, n: int) -> Calls:
+    """The calls of one bonus over n environments; compiled once for equal bonuses, so that more seeds cost no more."""
+    try:
+        return _shared(bonus, _Same(spec), n)
+    except TypeError:  # a bonus that holds arrays has no hash
+        return _built(bonus, spec, n)
+
+
+def blanks(bonus: Bonus, spec: Spec, n: int) -> PyTree:
+    """The memories of n environments before their first observation."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), bonus.memory.blank(spec))
+
+
+@functools.lru_cache(maxsize=32)
+def _shared(bonus: Bonus, same: _Same, n: int) -> Calls:
+    return _built(bonus, same.spec, n)
+
+
+def _built(bonus: Bonus, spec: Spec, n: int) -> Calls:
+    blank = blanks(bonus, spec, n)
+
+    def remember(state, memory, obs, key) -> tuple[PyTree, Note]:
+        seen = jax.tree.map(_zeroed, obs)  # a NaN must not enter a memory, which would keep it
+        return jax.vmap(bonus.memory.remember, (None, 0, 0, 0))(state, memory, seen, jax.random.split(key, n))
+
+    def reset(state, key, obs):
+        key, k_begin = jax.random.split(key)
+        return *remember(state, blank, obs, k_begin), key
+
+    def begin(state, memory, note, key, obs, where):
+        key, k_begin = jax.random.split(key)
+        return *trees.where(where, remember(state, blank, obs, k_begin), (memory, note)), key
+
+    def observe(state, memory, note, key, step: Transition, reset_obs):
+        key, k_step, k_begin = jax.random.split(key, 3)
+        seen = remember(state, memory, step.next_obs, k_step)
+        fresh = remember(state, blank, reset_obs, k_begin)
+        following = trees.where(step.terminated | step.truncated, fresh, seen)
+        return step._replace(note=note, next_note=seen[1]), *following, key
+
+    def reward(state, batch: Transition, value):
+        bad = spoilt(batch)
+        clean = jax.tree.map(_zeroed, batch)
+        return jnp.where(bad, 0.0, bonus.reward(state, clean, value=value)), bad.sum(dtype=jnp.int32)
+
+    def update(state, batch: Transition, key):
+        key, k_update = jax.random.split(key)
+        return *bonus.update(state, batch, k_update), key
+
+    return Calls(*map(jax.jit, (reset, begin, observe, reward, update, mend)))
+
+
+def _floating(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def _zeroed(x: Array) -> Array:
+    return jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) if _floating(x) else x
+
+
+def spoilt(batch: Transition) -> Bool[Array, "*b"]:
+    """Which transitions hold NaN or infinity in what is observed or done."""
+    bad, axes = jnp.zeros(batch.reward.shape, bool), batch.reward.ndim
+    for x in jax.tree.leaves((batch.obs, batch.action, batch.next_obs)):
+        if _floating(x):
+            bad = bad | ~jnp.isfinite(x).all(axis=tuple(range(axes, x.ndim)))
+    return bad
+
+
+def mend(batch: Transition) -> tuple[Transition, Array, Array]:
+    """The batch with each spoilt transition replaced by the first good one, so that sizes stay and nothing spreads."""
+    bad = spoilt(batch)
+    good = jnp.argmin(bad.reshape(-1))
+    stand_in = jax.tree.map(lambda x: x.reshape((-1, *x.shape[bad.ndim :]))[good], batch)
+    whole = jax.tree.map(lambda one, x: jnp.broadcast_to(one, x.shape), stand_in, batch)
+    return trees.where(bad, whole, batch), bad.sum(dtype=jnp.int32), ~bad.all()

@@ -1,0 +1,180 @@
+"""A state on disk: one safetensors file whose header holds a JSON manifest of what it is the state of.
+
+Nothing that is read is executed. A file is written whole under another name and then renamed, and it is never
+overwritten unless that is asked for.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as to_bytes
+
+from made.core import Space, Spec
+from made.describe import describe
+
+FORMAT, VERSION = "made-bonus", 1
+_KEY = "made"  # of the header's metadata
+
+Arrays = dict[str, np.ndarray]
+
+
+def manifest_of(bonus: Any, spec: Spec, n_envs: int, **more: Any) -> dict[str, Any]:
+    """What a state belongs to, as plain data; `more` is for whoever keeps something beside the bonus."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "made": _made(),
+        "bonus": describe(bonus),
+        "spec": _plain(spec),
+        "n_envs": n_envs,
+        **more,
+    }
+
+
+def _made() -> str:
+    try:
+        return importlib.metadata.version("made-rl")
+    except importlib.metadata.PackageNotFoundError:  # a copy of the sources that was never installed
+        return "unknown"
+
+
+def _plain(spec: Any) -> Any:
+    if isinstance(spec, Space):
+        return {**spec._asdict(), "shape": list(spec.shape), "dtype": np.dtype(spec.dtype).name}
+    if isinstance(spec, Spec):
+        return {name: _plain(x) for name, x in spec._asdict().items()}
+    if isinstance(spec, dict):
+        return {name: _plain(x) for name, x in spec.items()}
+    return [_plain(x) for x in spec] if isinstance(spec, tuple | list) else spec
+
+
+def flat(tree: PyTree) -> Arrays:
+    """Every leaf as NumPy under the path that leads to it. Random keys go as their numbers."""
+    return {jax.tree_util.keystr(path): _numbers(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _numbers(x: Any) -> np.ndarray:
+    x = x if hasattr(x, "dtype") else np.asarray(x)
+    return np.array(jax.random.key_data(x) if _is_key(x) else x, order="C")
+
+
+def unflat(arrays: Mapping[str, np.ndarray], like: PyTree, free: int = 0) -> PyTree:
+    """The tree of `like`'s structure. `free` leading axes may have any length: they hold what waits to be learnt."""
+    wanted = jax.tree_util.tree_leaves_with_path(like)
+    names = [jax.tree_util.keystr(path) for path, _ in wanted]
+    if set(names) != set(arrays):
+        odd = sorted(set(names) ^ set(arrays))[0]
+        raise ValueError(f"The file does not hold the same arrays as this bonus: {odd} is only in one of them.")
+    return jax.tree.unflatten(
+        jax.tree.structure(like),
+        [_fitting(arrays[name], old, name, free) for name, (_, old) in zip(names, wanted, strict=True)],
+    )
+
+
+def _fitting(new: np.ndarray, old: Any, name: str, free: int) -> Any:
+    """One array as the leaf it stands for: NumPy's stay NumPy's, at whatever width."""
+    on_host = isinstance(old, np.ndarray | np.generic)
+    was = old if on_host else jax.eval_shape(lambda x: jax.random.key_data(x) if _is_key(x) else x, old)
+    if new.shape[free:] != was.shape or new.dtype != was.dtype:
+        raise ValueError(
+            f"The file holds {name} as {new.dtype}{list(new.shape)}, but this bonus has {was.dtype}"
+            f"{list(was.shape)} there: it was saved by another bonus or another environment."
+        )
+    if on_host:
+        return new
+    return jax.random.wrap_key_data(jnp.array(new), impl=jax.random.key_impl(old)) if _is_key(old) else jnp.array(new)
+
+
+def save(path: str | os.PathLike, arrays: Arrays, manifest: Mapping[str, Any], overwrite: bool = False) -> Path:
+    """Write the arrays and what they are; whole or not at all."""
+    path = Path(path)
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} is there already: pass overwrite=True to replace it, or choose another name.")
+    header = {**manifest, "sha256": _digest(arrays)}
+    content = to_bytes(arrays, metadata={_KEY: json.dumps(header, sort_keys=True)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path) if overwrite else _place(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _place(name: str, path: Path) -> None:
+    """Rename without overwriting, should another process have written the file meanwhile."""
+    try:
+        os.link(name, path)
+    except FileExistsError as error:
+        raise ValueError(f"{path} was written by somebody else meanwhile: choose another name.") from error
+    os.unlink(name)
+
+
+def load(path: str | os.PathLike) -> tuple[Arrays, dict[str, Any]]:
+    """(arrays, manifest) of a file; a sentence where it is none of ours or is damaged."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}: give the name that was passed to save.")
+    try:
+        with safe_open(path, "numpy") as file:
+            header = json.loads((file.metadata() or {}).get(_KEY, "{}"))
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dictionary
+    except (SafetensorError, ValueError, OSError) as error:
+        raise ValueError(f"{path} is not a whole safetensors file: it is damaged, cut short or foreign.") from error
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise ValueError(f"{path} was not written by made: it has no manifest of the format {FORMAT!r}.")
+    if header.get("version") != VERSION:
+        raise ValueError(
+            f"{path} has version {header.get('version')!r} of the format, written by made {header.get('made')}, and "
+            f"this is made {_made()}, which reads version {VERSION}."
+        )
+    if header.pop("sha256", None) != _digest(arrays):
+        raise ValueError(f"The arrays of {path} are not those that were written: the file is damaged.")
+    return arrays, header
+
+
+def _digest(arrays: Arrays) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()
+
+
+def check(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str | os.PathLike) -> None:
+    """Refuse a file of another bonus, environment or number of environments; the versions of made may differ."""
+    for name in (name for name in wanted if name not in ("made", "format", "version")):
+        a, b = json.loads(json.dumps(found.get(name))), json.loads(json.dumps(wanted[name]))
+        if a != b:
+            where, one, other = _first_difference(a, b, name)
+            raise ValueError(f"{path} was saved with {where} = {one!r}, but here it is {other!r}: they must be equal.")
+
+
+def _first_difference(a: Any, b: Any, name: str) -> tuple[str, Any, Any]:
+    if isinstance(a, dict) and isinstance(b, dict) and a.get("class") == b.get("class"):
+        for key in dict.fromkeys((*a, *b)):
+            if a.get(key) != b.get(key):
+                return _first_difference(a.get(key), b.get(key), f"{name}.{key}")
+    kind = lambda x: x["class"] if isinstance(x, dict) and "class" in x else x  # noqa: E731
+    return name, kind(a), kind(b)
