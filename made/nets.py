@@ -135,7 +135,9 @@ class LeafEncoder(eqx.Module):
 
     def __init__(self, space: Space, width: int, *, key: Key[Array, ""]):
         k_conv, k_dense = jax.random.split(key)
-        image = space.n is None and len(space.shape) == 3
+        image = (
+            space.n is None and len(space.shape) == 3 and min(space.shape[:2]) >= 7
+        )  # smaller: nothing to slide over
         self.convolutions = ConvNet((space.shape[-1], 32, 32), key=k_conv, strides=(2, 1)) if image else None
         inputs = jax.eval_shape(
             lambda x: as_vector(x, space, self.convolutions), jnp.zeros(space.shape, space.dtype)

@@ -89,10 +89,8 @@ def learn(
     bonus, of_bonus = run.bonus.update(bonus, batch, k_bonus)
     if run.bonus.reads and "value" not in run.bonus.reads:  # else it pays the same everywhere, or needs a planner
         paid = run.bonus.reward(bonus, batch).mean()
-        of_bonus |= {
-            "bonus": paid,
-            "bonus_strength": bonus_strength(run.tau(k), paid, run.env.spec.horizon or run.unroll),
-        }
+        strength = bonus_strength(run.tau(k), paid, run.env.spec.horizon or run.unroll)
+        of_bonus = {**of_bonus, "bonus": paid, "bonus_strength": jnp.asarray(strength)}
 
     def reward_fn(batch: Transition, *, value: Array | None = None) -> Array:
         demand(run.bonus, batch, value)

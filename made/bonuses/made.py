@@ -8,6 +8,7 @@ from jaxtyping import PyTree
 
 from made.bonuses.count import Count
 from made.bonuses.density import GeometricMixture, HashedRecentCounts, RecentCounts, Standardised
+from made.bonuses.episodic import inside
 from made.bonuses.rnd import RND
 from made.bonuses.vae import VAE
 from made.core import Bonus, Density
@@ -42,7 +43,7 @@ class MADE(Bonus):
 
     @property
     def memory(self):  # type: ignore[override]
-        return self.cover.memory
+        return inside(self.cover.memory, 0)  # of MADEState, the cover's part
 
     @classmethod
     def tabular(cls, window: int = 1000, capacity: int | None = None) -> "MADE":

@@ -81,7 +81,9 @@ def test_normalised_refuses_settings_that_do_not_fit(wrong):
         Normalised(Bernstein())
 
 
-@pytest.mark.parametrize("inner", [rnd, lambda: MADE(rnd(), MADE.tabular(20).recent), lambda: E3B(CONTROLLABLE)])
+@pytest.mark.parametrize(
+    "inner", [rnd, lambda: E3B(CONTROLLABLE), lambda: MADE(E3B(CONTROLLABLE), MADE.tabular(20).recent)]
+)
 def test_first_visit_gates_any_bonus_by_the_true_successor(inner):
     bonus = FirstVisit(inner())
     _, state, batch, _ = collected(bonus, Walk(), 12, 0)
