@@ -38,7 +38,15 @@ def test_list_names_everything_by_kind(capsys):
     code, out, _ = call(capsys, "list", "--json")
     kinds = json.loads(out)
     assert code == 0
-    assert kinds["experiments"] == ["objective", "convergence", "lock", "lock_bonuses", "lock_heatmap", "chain"]
+    assert kinds["experiments"] == [
+        "objective",
+        "convergence",
+        "lock",
+        "lock_bonuses",
+        "lock_heatmap",
+        "chain",
+        "density",
+    ]
     assert {"made-tabular", "bernstein"} <= set(kinds["bonuses"]) and "value-iteration" in kinds["agents"]
     assert "lock" in kinds["tasks"] and "tabular" in kinds["benchmarks"]
     assert "hoeffding" in call(capsys, "list")[1]
@@ -47,7 +55,7 @@ def test_list_names_everything_by_kind(capsys):
 def test_check_prints_every_claim_in_a_stable_form(capsys, recorded):
     code, out, _ = call(capsys, "check", "--json", "--out", str(recorded / "runs"))
     rows = json.loads(out)
-    assert code == 0 and [row["claim"] for row in rows] == list(range(1, 18))
+    assert code == 0 and [row["claim"] for row in rows] == [*range(1, 18), 35]
     assert all(
         list(row) == ["claim", "name", "where", "holds", "observed", "scale", "seeds", "command"] for row in rows
     )

@@ -69,11 +69,12 @@ def draw(files: Sequence[str | os.PathLike], path: str | os.PathLike) -> Path:
             for rows in several:
                 ax.plot(rows[:, 0], rows[:, 1], color=look.colour, alpha=0.35, linewidth=0.7)
             mean = np.mean([rows[:shortest, 1] for rows in several], axis=0)
-            label = f"PPO, {look.text} ({len(several)} seeds)"
-            ax.plot(several[0][:shortest, 0], mean, color=look.colour, linestyle=look.line, label=label)
-        plot.title(ax, task, x="environment steps", y="mean return of 200 episodes")
+            ax.plot(several[0][:shortest, 0], mean, color=look.colour, linestyle=look.line, label=look.text)
+        counts = sorted({len(seeds) for seeds in bonuses.values()})
+        told = f"{' or '.join(map(str, counts))} seed{'s' * (counts != [1])}"
+        plot.title(ax, f"{task}, {told}", x="environment steps", y="mean return of 200 episodes")
         plot.step_axis(ax)
-    plot.legend(fig, columns=2)
+    plot.legend(fig, columns=3)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(plot.png(fig))
