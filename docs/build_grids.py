@@ -6,6 +6,7 @@ Numbers come from the recorded runs in results/grids; pictures are drawn from th
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from made.grids.world import GridState, Level
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "img" / "grids"
 SEED = 4
+LOOKS = ("made", "rnd", "noveld", "ride", "icm", "re3")  # whose colour each task borrows
 FILM = "MiniGrid-KeyCorridorS3R3-v0"
 
 HEAD = """# The grid tasks
@@ -89,6 +91,36 @@ def speeds() -> dict[str, float]:
     return {f"MiniGrid-{row['task']}-v0": max(x["steps_per_s"] for x in row["sizes"].values()) for row in rows}
 
 
+def growth() -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """Steps a second by the number of environments: where -> task -> points, from the recorded benchmarks."""
+    found: dict[str, dict[str, list[tuple[int, float]]]] = {"two cores": {}, "one H200": {}}
+    for row in json.loads((ROOT / "results" / "grids" / "two_cores.json").read_text())["measures"]:
+        if told := re.match(r"growth: (\S+), (\d+) x (\d+) environments", row["name"]):
+            task, workers, n = told[1], int(told[2]), int(told[3])
+            found["two cores"].setdefault(task, []).append((workers * n, row["value"]))
+    for row in json.loads((ROOT / "results" / "grids" / "h200.json").read_text())["rows"]:
+        points = [(int(n), x["steps_per_s"]) for n, x in row["sizes"].items()]
+        if len(points) > 2:
+            found["one H200"][row["task"]] = points
+    return found
+
+
+def growth_plot() -> Path:
+    from made.results import plot
+
+    fig, axes = plot.figure(1, 2, height=2.6)
+    for ax, (where, tasks) in zip(axes, growth().items(), strict=True):
+        for (task, points), look in zip(tasks.items(), map(plot.style_of, LOOKS), strict=False):
+            ax.plot(*zip(*points, strict=True), color=look.colour, linestyle=look.line, marker=look.marker, label=task)
+        plot.log_axis(ax)
+        plot.log_axis(ax, "y")
+        plot.title(ax, where, x="environments", y="steps a second")
+        ax.legend(fontsize=6)
+    path = PICTURES / "growth.png"
+    fig.savefig(path, dpi=110)
+    return path
+
+
 def main() -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     record = json.loads((ROOT / "results" / "grids" / "levels.json").read_text())
@@ -119,6 +151,9 @@ def main() -> None:
         cells += [str(held), f"{of['solved']:,}", f"{of['planner_steps']:.1f} / {of['planner_steps_package']:.1f}"]
         cells += [f"{of['least_p']['p']:.1e}", f"{fast[task] / 1e6:.0f}M" if task in fast else ""]
         text += "| " + " | ".join(cells) + " |\n"
+    shown = growth_plot().relative_to(ROOT / "docs")
+    text += f"\n## Growth\n\n![Steps a second by the number of environments]({shown})\n\n"
+    text += "*Random actions, fresh levels included; on two cores two programs run side by side.*\n"
     (ROOT / "docs" / "grids.md").write_text(text)
 
 

@@ -31,7 +31,7 @@ PAPER = (
 )
 GOAL = {"cpu": 1.5e6, "gpu": 2e8}  # steps a second asked for
 SIZES = {"cpu": (512, 2048), "gpu": (16384, 65536)}  # environments of one program
-STEPS = {"cpu": 128, "gpu": 64}  # of each environment in one call
+STEPS = {"cpu": 64, "gpu": 64}  # of each environment in one call
 REPEATS = 3
 GROWN = ("KeyCorridorS3R3", "MultiRoom-N7-S8")
 GROWTH = {"cpu": (8, 32, 128, 512, 2048), "gpu": (1024, 4096, 16384, 65536, 262144)}

@@ -73,11 +73,11 @@ def xminigrid(task: str) -> float:
 
 
 def navix(task: str) -> float:
-    """navix resets inside its step."""
+    """With the agent's own view, as MiniGrid has it; navix itself shows the whole grid. It resets inside its step."""
     import jax
     import navix as peer  # type: ignore[import-not-found]
 
-    env = peer.make(f"Navix-{task}-v0")
+    env = peer.make(f"Navix-{task}-v0", observation_fn=peer.observations.symbolic_first_person)
     start = jax.jit(jax.vmap(env.reset))
 
     def step(state, action, keys):
