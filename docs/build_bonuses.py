@@ -82,6 +82,7 @@ def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
 def draw(name: str, visits: np.ndarray, paid: np.ndarray) -> None:
     walls = np.asarray(OneLevel().levels(jax.random.key(0), 1).grid[0]) == WALL
     fig, axes = plot.figure(1, 2, height=2.4)
+    axes = np.atleast_1d(axes).reshape(-1)
     for ax, values, title in (
         (axes[0], np.log10(np.maximum(visits, 1)), "visits, log10"),
         (axes[1], paid, "paid on arrival"),
