@@ -22,7 +22,7 @@ from made.grids import FourRooms, Grid, Level, Maker
 from made.grids.world import EMPTY, GOAL, NO_TARGET, WALL
 from made.results import plot
 from made.results.provenance import provenance
-from made.rollout import begin, rollout
+from made.rollout import Reserve, begin, refill, rollout
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "img" / "bonuses"
@@ -52,19 +52,21 @@ def maps(name: str) -> tuple[np.ndarray, np.ndarray]:
     bonus = AMIGo(view="full") if name == "amigo" else BONUSES[name]()
     spec = env.spec._replace(goal=bonus.memory.goal(env.spec))
     state, agent_state = bonus.init(jax.random.key(0), spec), agent.init(jax.random.key(1), spec)
-    streams = begin(env, agent, bonus, state, N, jax.random.key(2))
+    streams, waiting = (begin(env, agent, bonus, state, N, jax.random.key(i)) for i in (2, 3))
+    reserve = Reserve(waiting, jnp.zeros(N, bool))
 
     @jax.jit
-    def advance(state, streams, key):
-        k_roll, k_update = jax.random.split(key)
-        rolled = rollout(env, agent, bonus, agent_state, state, streams, T, k_roll)
+    def advance(state, streams, reserve, key):
+        k_roll, k_update, k_fresh = jax.random.split(key, 3)
+        rolled = rollout(env, agent, bonus, agent_state, state, streams, T, k_roll, reserve=reserve)
+        reserve = refill(rolled.reserve, begin(env, agent, bonus, state, N, k_fresh))
         state, _ = bonus.update(state, rolled.batch, k_update)
         cell = jnp.argmax((rolled.batch.next_obs["full"][..., 0] == AGENT).reshape(T, N, -1), -1)
-        return state, rolled.streams, cell, bonus.reward(state, rolled.batch)
+        return state, rolled.streams, reserve, cell, bonus.reward(state, rolled.batch)
 
     visits, paid, times = (np.zeros(19 * 19) for _ in range(3))
     for k in range(UPDATES):
-        state, streams, cell, pay = advance(state, streams, jax.random.key(10 + k))
+        state, streams, reserve, cell, pay = advance(state, streams, reserve, jax.random.key(10 + k))
         np.add.at(visits, np.asarray(cell), 1)
         if k >= UPDATES - SHOWN:
             np.add.at(times, np.asarray(cell), 1)

@@ -100,7 +100,7 @@ def growth() -> dict[str, dict[str, list[tuple[int, float]]]]:
             found["two cores"].setdefault(task, []).append((workers * n, row["value"]))
     for row in json.loads((ROOT / "results" / "grids" / "h200.json").read_text())["rows"]:
         points = [(int(n), x["steps_per_s"]) for n, x in row["sizes"].items()]
-        if len(points) > 2:
+        if row["task"] in ("MultiRoom-N6", "MultiRoom-N12-S10", "KeyCorridorS3R3", "ObstructedMaze-Full"):
             found["one H200"][row["task"]] = points
     return found
 
@@ -109,13 +109,17 @@ def growth_plot() -> Path:
     from made.results import plot
 
     fig, axes = plot.figure(1, 2, height=2.6)
-    for ax, (where, tasks) in zip(axes, growth().items(), strict=True):
+    for ax, (where, tasks) in zip(axes.reshape(-1), growth().items(), strict=True):
         for (task, points), look in zip(tasks.items(), map(plot.style_of, LOOKS), strict=False):
             ax.plot(*zip(*points, strict=True), color=look.colour, linestyle=look.line, marker=look.marker, label=task)
         plot.log_axis(ax)
         plot.log_axis(ax, "y")
         plot.title(ax, where, x="environments", y="steps a second")
-        ax.legend(fontsize=6)
+        sizes = sorted({n for points in tasks.values() for n, _ in points})
+        ax.set_xticks(sizes, [f"{n:,}" for n in sizes], fontsize=6)
+        ax.set_xticks([], minor=True)
+        ax.set_ylim(0.35 * ax.get_ylim()[0])
+        ax.legend(fontsize=6, loc="lower right")
     path = PICTURES / "growth.png"
     fig.savefig(path, dpi=110)
     return path
