@@ -4,9 +4,9 @@ A policy sees 7 x 7 cells while RIDE and NovelD count full states: each reader n
 `""` is the whole observation.
 """
 
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
-from made import hashing, trees
+from made import hashing
 
 HASH = "hash"  # the part that tells the full state, where an environment has one
 
@@ -38,8 +38,3 @@ def key_of(obs: PyTree, name: str) -> hashing.Digest:
     if name == "" and isinstance(obs, dict) and HASH in obs:
         name = HASH
     return hashing.digest(part(obs, name))
-
-
-def keys_of(obs: PyTree, name: str, axes: int) -> Array:
-    """`key_of` for a batch with that many leading axes: [..., 2]."""
-    return trees.over_leading(lambda one: key_of(one, name), axes)(obs)

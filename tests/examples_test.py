@@ -73,7 +73,6 @@ def test_sb3_ppo_trains_records_and_draws(tmp_path, capsys):
 
 
 def test_sb3_takes_the_package_s_own_minigrid(tmp_path):
-    pytest.importorskip("minigrid")
     words = ["--task", "MiniGrid-Empty-5x5-v0", "--steps", "3200", "--bonus", "first-visit", "--out", str(tmp_path)]
     assert run_example("sb3_ppo_made", *words)["first-visit"][0][0][0] == 3200
 

@@ -42,8 +42,7 @@ IMAGES = 512, (84, 84, 9)  # a batch of the pixel agents
 def measures(names: tuple[str, ...] | None = None) -> Iterator[Measure]:
     """Every bonus of the registry that reads grids, MADE against RND, RLeXplore's side by side, and pixels."""
     where, taken = device(), {}
-    registry = {"made": MADE.deep, **BONUSES}
-    chosen = {name: registry[name] for name in names or registry}
+    chosen = {name: BONUSES[name] for name in names or BONUSES}
     for name, make in chosen.items():
         found = seconds(make())
         if found is not None:

@@ -154,17 +154,20 @@ def levels(where: str, n: int = 2048) -> Iterator[Measure]:
     draw = jax.jit(lambda key: env.maker.levels(key, n).grid)
     jax.block_until_ready(draw(jax.random.key(0)))
     taken = min(_timed(lambda i=i: jax.block_until_ready(draw(jax.random.key(i)))) for i in range(1, 4))
-    theirs = None
-    try:
-        from minigrid.envs.multiroom import MultiRoomEnv
-    except ImportError:
-        pass
-    else:
-        package = MultiRoomEnv(minNumRooms=12, maxNumRooms=12, maxRoomSize=10)
-        theirs = 20 / _timed(lambda: [package.reset(seed=i) for i in range(20)])
+    theirs = _package_levels()
     ours, name = n / taken, "MultiRoom-N12-S10 levels, against the minigrid package"
     ratio = None if theirs is None else ours / theirs
     yield Measure(name, ours, "levels/s", theirs, ratio, "100x", None if ratio is None else ratio >= 100, where)
+
+
+def _package_levels(n: int = 20) -> float | None:
+    """Levels a second of the minigrid package, or None where it is not installed."""
+    try:
+        from minigrid.envs.multiroom import MultiRoomEnv
+    except ImportError:
+        return None
+    package = MultiRoomEnv(minNumRooms=12, maxNumRooms=12, maxRoomSize=10)
+    return n / _timed(lambda: [package.reset(seed=i) for i in range(n)])
 
 
 def growth(where: str, sizes: tuple[int, ...], workers: int, steps: int) -> Iterator[Measure]:

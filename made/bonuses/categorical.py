@@ -30,11 +30,7 @@ class Factorised(Density):
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)
 
     def __check_init__(self):
-        if isinstance(self.window, int) and not 1 <= self.window <= self.capacity:
-            raise ValueError(
-                f"Factorised counts the last window={self.window} pairs, but has room for capacity={self.capacity}: "
-                "choose 1 <= window <= capacity."
-            )
+        rings.check_window("Factorised", self.window, self.capacity)
 
     def init(self, key, spec):
         seen = discrete_outline(spec, self.view, self.symbols)

@@ -1,5 +1,6 @@
 """Bonuses made of bonuses: scaled, normalised, clipped, gated by the first visit of an episode, added up."""
 
+import abc
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -30,11 +31,14 @@ class Flat(Bonus):
         return state, {}
 
 
-class Scaled(Bonus):
-    """b = scale * inner: weights for `Sum`, or a bonus in the units of another."""
+class Repaid(Bonus):
+    """A bonus whose pay is changed number by number; all else is that of the bonus inside."""
 
-    bonus: Bonus
-    scale: float = 1.0
+    bonus: eqx.AbstractVar[Bonus]
+
+    @abc.abstractmethod
+    def change(self, paid: Float[Array, "*b"]) -> Float[Array, "*b"]:
+        """The pay, changed."""
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -48,13 +52,23 @@ class Scaled(Bonus):
         return self.bonus.init(key, spec)
 
     def reward(self, state, batch, *, value=None):
-        return self.scale * self.bonus.reward(state, batch, value=value)
+        return self.change(self.bonus.reward(state, batch, value=value))
 
     def update(self, state, batch, key):
         return self.bonus.update(state, batch, key)
 
 
-class Clipped(Bonus):
+class Scaled(Repaid):
+    """b = scale * inner: weights for `Sum`, or a bonus in the units of another."""
+
+    bonus: Bonus
+    scale: float = 1.0
+
+    def change(self, paid):
+        return self.scale * paid
+
+
+class Clipped(Repaid):
     """b = min(max(inner, low), high)."""
 
     bonus: Bonus
@@ -65,22 +79,8 @@ class Clipped(Bonus):
         if isinstance(self.low, int | float) and isinstance(self.high, int | float) and self.low > self.high:
             raise ValueError(f"Clipped keeps a bonus within low <= high, got low={self.low}, high={self.high}.")
 
-    @property
-    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.bonus.reads
-
-    @property
-    def memory(self) -> EpisodeMemory:  # type: ignore[override]
-        return self.bonus.memory
-
-    def init(self, key, spec):
-        return self.bonus.init(key, spec)
-
-    def reward(self, state, batch, *, value=None):
-        return jnp.clip(self.bonus.reward(state, batch, value=value), self.low, self.high)
-
-    def update(self, state, batch, key):
-        return self.bonus.update(state, batch, key)
+    def change(self, paid):
+        return jnp.clip(paid, self.low, self.high)
 
 
 class NormalisedState(NamedTuple):

@@ -30,11 +30,7 @@ class RecentCounts(Density):
     capacity: int = eqx.field(static=True, default=1000)
 
     def __check_init__(self):
-        if isinstance(self.window, int) and not 1 <= self.window <= self.capacity:
-            raise ValueError(
-                f"RecentCounts keeps the last window={self.window} pairs, but has room for capacity={self.capacity}: "
-                "choose 1 <= window <= capacity."
-            )
+        rings.check_window("RecentCounts", self.window, self.capacity)
 
     def init(self, key, spec):
         pair = jnp.zeros((), jnp.int32)  # a pair is kept as the one number s A + a
@@ -106,11 +102,7 @@ class HashedRecentCounts(Density):
     view: str = eqx.field(static=True, default="")
 
     def __check_init__(self):
-        if isinstance(self.window, int) and not 1 <= self.window <= self.capacity:
-            raise ValueError(
-                f"HashedRecentCounts keeps the last window={self.window} pairs, but has room for "
-                f"capacity={self.capacity}: choose 1 <= window <= capacity."
-            )
+        rings.check_window("HashedRecentCounts", self.window, self.capacity)
         if not 1 <= self.bits <= 30:
             raise ValueError(f"HashedRecentCounts has 2^bits slots with 1 <= bits <= 30, got bits={self.bits}.")
 

@@ -1,7 +1,5 @@
 """The VAE of the authors' code, loss and all: what the released MADE takes for a density."""
 
-from typing import NamedTuple
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,9 +8,9 @@ from jaxtyping import Array, Float, Key, PyTree
 from made import rings, trees
 from made.bonuses import pixels
 from made.bonuses.likelihood import SYMBOLS, Outline, outline
-from made.bonuses.vae import latent_metrics
+from made.bonuses.vae import VAEState, latent_metrics, take_in
 from made.core import Density
-from made.learning import Fit, Learned, named
+from made.learning import Fit, named
 from made.nets import MLP, ConvNet
 
 FRAME = 3  # channels of the last frame of a stack
@@ -74,15 +72,6 @@ class ReleasedNetwork(eqx.Module):
         return ((answer - x) ** 2).mean(), 0.5 * (mean**2 + jnp.exp(log_variance) - 1 - log_variance)
 
 
-class ReleasedState(NamedTuple):
-    """The network, the recent pairs, what they look like, and the one draw that reads use."""
-
-    learned: Learned
-    ring: rings.Ring
-    seen: tuple[PyTree, ...]
-    noise: Float[Array, " latent"]
-
-
 class ReleasedVAE(Density):
     """log d(s, a) = -ir, with ir as the authors' code has it (rad_made).
 
@@ -104,11 +93,7 @@ class ReleasedVAE(Density):
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)
 
     def __check_init__(self):
-        if isinstance(self.window, int) and not 1 <= self.window <= self.capacity:
-            raise ValueError(
-                f"ReleasedVAE learns from the last window={self.window} pairs, but has room for "
-                f"capacity={self.capacity}: choose 1 <= window <= capacity."
-            )
+        rings.check_window("ReleasedVAE", self.window, self.capacity)
         if min(self.latent, self.width, self.fit.batch) < 1:
             raise ValueError(
                 f"ReleasedVAE takes latent, width and fit.batch of at least 1, got latent={self.latent}, "
@@ -120,7 +105,7 @@ class ReleasedVAE(Density):
         seen = outline(spec, self.view, self.symbols)
         network = ReleasedNetwork(seen, self.latent, self.width, k_net)
         noise = jax.random.normal(k_noise, (self.latent,))
-        return ReleasedState(self.fit.init(network), rings.empty(seen.blank(), self.capacity), seen.unseen(), noise)
+        return VAEState(self.fit.init(network), rings.empty(seen.blank(), self.capacity), seen.unseen(), noise)
 
     def log_density(self, state, batch):
         network = state.learned.params
@@ -133,10 +118,7 @@ class ReleasedVAE(Density):
 
     def update(self, state, batch, key):
         k_fit, k_noise = jax.random.split(key)
-        outline = state.learned.params.outline
-        kept = trees.flatten_leading(outline.keep(batch.obs, batch.action), batch.reward.ndim)
-        ring, _ = rings.push(state.ring, kept, self.window)
-        seen = outline.look(state.seen, kept)
+        ring, seen = take_in(state, batch, self.window)
 
         def loss(network: ReleasedNetwork, items, key):
             noise = jax.random.normal(key, (self.fit.batch, self.latent))
@@ -145,4 +127,4 @@ class ReleasedVAE(Density):
 
         draw = lambda key: rings.sample(ring, self.fit.batch, key, self.window)  # noqa: E731
         learned, metrics = self.fit.descend_on(loss, state.learned, draw, k_fit)
-        return ReleasedState(learned, ring, seen, jax.random.normal(k_noise, (self.latent,))), named(metrics, "vae")
+        return VAEState(learned, ring, seen, jax.random.normal(k_noise, (self.latent,))), named(metrics, "vae")

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from made import rings, trees
 from made.bonuses import pixels
 from made.bonuses.likelihood import SYMBOLS, Outline, outline
-from made.core import Density
+from made.core import Density, Transition
 from made.learning import Fit, Learned, named
 from made.nets import MLP, ConvNet
 
@@ -86,7 +86,14 @@ class VAEState(NamedTuple):
     learned: Learned
     ring: rings.Ring
     seen: tuple[PyTree, ...]
-    noise: Float[Array, "K latent"]
+    noise: Float[Array, "*K latent"]
+
+
+def take_in(state: VAEState, batch: Transition, window: Array | int) -> tuple[rings.Ring, tuple[PyTree, ...]]:
+    """(ring, what its pairs look like) after a batch of fresh pairs."""
+    outline = state.learned.params.outline
+    kept = trees.flatten_leading(outline.keep(batch.obs, batch.action), batch.reward.ndim)
+    return rings.push(state.ring, kept, window)[0], outline.look(state.seen, kept)
 
 
 class VAE(Density):
@@ -115,11 +122,7 @@ class VAE(Density):
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)  # (): every byte image is pixels
 
     def __check_init__(self):
-        if isinstance(self.window, int) and not 1 <= self.window <= self.capacity:
-            raise ValueError(
-                f"VAE learns from the last window={self.window} pairs, but has room for capacity={self.capacity}: "
-                "choose 1 <= window <= capacity."
-            )
+        rings.check_window("VAE", self.window, self.capacity)
         if min(self.latent, self.width) < 1 or self.samples < 0 or self.fit.batch < 1:
             raise ValueError(
                 f"VAE takes latent >= 1, width >= 1, samples >= 0 (0: the mean) and fit.batch >= 1, got "
@@ -145,10 +148,7 @@ class VAE(Density):
 
     def update(self, state, batch, key):
         k_fit, k_noise = jax.random.split(key)
-        outline = state.learned.params.outline
-        kept = trees.flatten_leading(outline.keep(batch.obs, batch.action), batch.reward.ndim)
-        ring, _ = rings.push(state.ring, kept, self.window)
-        seen = outline.look(state.seen, kept)
+        outline, (ring, seen) = state.learned.params.outline, take_in(state, batch, self.window)
 
         def loss(network: AutoEncoder, items, key):
             noise = jax.random.normal(key, (self.fit.batch, 1, self.latent))

@@ -25,6 +25,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int, Key, UInt32
 
+from made import hashing
 from made.grids.rooms import pick, threefry
 from made.grids.world import LEFT
 
@@ -234,10 +235,8 @@ def next_room(
     def some(rows):
         room, done, start, step = rows[0], rows[1, 0], rows[2], rows[3]
         for more in range(unroll):
-            word = start + (done + Word(more)) * step
-            word = (word ^ (word >> 16)) * Word(0x85EBCA6B)
-            word = (word ^ (word >> 13)) * Word(0xC2B2AE35)
-            room = jnp.where(room == 0, one_try(chain, last, k, word ^ (word >> 16), largest), room)
+            word = hashing.mix(start + (done + Word(more)) * step)
+            room = jnp.where(room == 0, one_try(chain, last, k, word, largest), room)
         rows = lax.dynamic_update_slice(rows, room[None], (0, 0))
         return lax.dynamic_update_slice(rows, (rows[1, 0] + Word(unroll))[None, None], (1, 0))
 
