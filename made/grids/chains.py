@@ -172,18 +172,25 @@ def _append(
     alive: Bool[Array, " B"],
 ) -> tuple[Array, Array]:
     """Write the columns that are alive behind those already there, in order: (table, how many are there)."""
-    block = alive.shape[0]
-    flags = (alive.reshape(-1, 32).astype(jnp.uint32) << np.arange(32, dtype=np.uint32)).sum(1, dtype=jnp.uint32)
+    order, found = places(alive, alive.shape[0])
+    table = lax.dynamic_update_slice(table, old[:, order], (0, count))
+    table = lax.dynamic_update_slice(table, room[order][None], (k + 1, count))
+    return table, count + found
+
+
+def places(alive: Bool[Array, " B"], size: int) -> tuple[Int[Array, " m"], Int[Array, ""]]:
+    """(where the first `size` of those alive are, how many are alive); behind the last stands 0."""
+    spare = -alive.shape[0] % 32
+    flags = jnp.pad(alive, (0, spare)).reshape(-1, 32).astype(jnp.uint32) << np.arange(32, dtype=np.uint32)
+    flags = flags.sum(1, dtype=jnp.uint32)
     ones = lax.population_count(flags)
     below = np.array([(1 << i) - 1 for i in range(32)], np.uint32)
     rank = (jnp.cumsum(ones) - ones)[:, None] + lax.population_count(flags[:, None] & below)
-    place = jnp.where(alive, rank.reshape(-1).astype(jnp.int32), block)
-    order = (
-        jnp.zeros(block, jnp.int32).at[place].set(np.arange(block, dtype=np.int32), mode="drop", unique_indices=True)
-    )
-    table = lax.dynamic_update_slice(table, old[:, order], (0, count))
-    table = lax.dynamic_update_slice(table, room[order][None], (k + 1, count))
-    return table, count + ones.sum(dtype=jnp.uint32).astype(jnp.int32)
+    rank = rank.reshape(-1)[: alive.shape[0]].astype(jnp.int32)
+    place = jnp.where(alive, rank, size)
+    order = jnp.zeros(size, jnp.int32)
+    order = order.at[place].set(jnp.arange(alive.shape[0], dtype=jnp.int32), mode="drop", unique_indices=True)
+    return order, ones.sum(dtype=jnp.uint32).astype(jnp.int32)
 
 
 def first_room(number: UInt32[Array, " B"], seed: tuple[Array, Array], largest: int) -> UInt32[Array, " B"]:

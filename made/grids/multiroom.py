@@ -9,6 +9,7 @@ from jaxtyping import Array, Key, UInt8, UInt32
 
 from made.grids.chains import SIDE, SMALLEST, Word, chains, doors, shape_for, sides
 from made.grids.rooms import pick
+from made.grids.wide import ALIVE, chains_at_once
 from made.grids.world import CLOSED, DOWN, GOAL, LEFT, NO_TARGET, RIGHT, UP, WALL, Level, Maker
 
 
@@ -33,8 +34,12 @@ class MultiRoom(Maker):
 
     def levels(self, key: Key[Array, ""], n: int) -> Level:
         k_rooms, k_rest = jax.random.split(key)
-        shape = shape_for(n, self.rooms, self.largest, jax.default_backend())
-        found = chains(k_rooms, n, self.rooms, self.largest, shape)
+        backend = jax.default_backend()
+        if backend != "cpu" and self.rooms <= len(ALIVE.get(self.largest, ())):
+            found = chains_at_once(k_rooms, n, self.rooms, self.largest)
+        else:
+            shape = shape_for(n, self.rooms, self.largest, backend)
+            found = chains(k_rooms, n, self.rooms, self.largest, shape)
         return furnish(found, jax.random.bits(k_rest, (self.rooms + 4, n)))
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.extend.random import threefry_2x32
 
-from made.grids import MultiRoom, chains, rooms
+from made.grids import MultiRoom, chains, rooms, wide
 from made.grids.chains import Shape
 
 SIDE = 25
@@ -117,6 +117,14 @@ def test_levels_do_not_depend_on_how_the_work_is_cut():
     few = chains.chains(jax.random.key(3), 100, 4, 6, Shape(1 << 9, 1 << 9, 2))
     np.testing.assert_array_equal(few, many[:, :100])
     assert len(np.unique(np.asarray(many), axis=1).T) == 300
+
+
+@pytest.mark.parametrize("most", [1 << 24, 1 << 8], ids=["one round", "many rounds"])
+def test_rounds_of_fixed_sizes_find_the_same_chains(most, monkeypatch):
+    """What accelerators use: sizes fixed beforehand, nothing asked on the way."""
+    monkeypatch.setattr(wide, "MOST", most)
+    cut = chains.chains(jax.random.key(3), 100, 4, 5, Shape(1 << 9, 1 << 9, 2))
+    np.testing.assert_array_equal(wide.chains_at_once(jax.random.key(3), 100, 4, 5), cut)
 
 
 def test_levels_come_from_the_key_alone_and_differ():
