@@ -36,10 +36,13 @@ class Ended(NamedTuple):
 
 
 class Reserve(NamedTuple):
-    """One fresh episode in waiting for each environment. Used ones are replaced between rollouts, not within one."""
+    """Fresh episodes in waiting: M of them, M a multiple of N, and environment n has those at n, n + N, n + 2N, ...
 
-    start: Stream  # leaves [N, ...]
-    used: Bool[Array, " N"]
+    Used ones are replaced between rollouts, not within one: an environment with none left begins one again.
+    """
+
+    start: Stream  # leaves [M, ...]
+    used: Bool[Array, " M"]
 
 
 class Rolled(NamedTuple):
@@ -106,7 +109,7 @@ def rollout(
     """`length` steps of N environments side by side.
 
     Without a reserve a fresh episode is prepared for every step of every environment: right where a reset is cheap.
-    With one, an environment whose episode ends takes its episode in waiting; call `refill` between rollouts.
+    With one, an environment whose episode ends takes one of its episodes in waiting; call `refill` between rollouts.
     """
     n = streams.total.shape[0]
     k_start, k_step = jax.random.split(key)
@@ -121,19 +124,26 @@ def rollout(
         streams, batch, ended = _scan(lambda streams, x: jax.vmap(one)(streams, *x), streams, (pool, keys))
         return Rolled(streams, batch, ended, None)
 
+    waiting = jax.tree.map(lambda x: x.reshape((-1, n, *x.shape[1:])), reserve.start)
+    spares, each = reserve.used.size // n, jnp.arange(n)
+
     def step(state, keys):
         streams, used = state
-        streams, transition, ended = jax.vmap(one)(streams, reserve.start, keys)
-        return (streams, used | ended.done), transition, ended._replace(replayed=ended.done & used)
+        place = jnp.argmin(used, axis=0)  # the first that is unused; where none is left, the first of all
+        fresh = jax.tree.map(lambda x: x[0] if spares == 1 else x[place, each], waiting)
+        streams, transition, ended = jax.vmap(one)(streams, fresh, keys)
+        again = used[place, each]
+        used = used | (ended.done & (jnp.arange(spares)[:, None] == place))
+        return (streams, used), transition, ended._replace(replayed=ended.done & again)
 
-    (streams, used), batch, ended = _scan(step, (streams, reserve.used), keys)
-    return Rolled(streams, batch, ended, Reserve(reserve.start, used))
+    (streams, used), batch, ended = _scan(step, (streams, reserve.used.reshape(spares, n)), keys)
+    return Rolled(streams, batch, ended, Reserve(reserve.start, used.reshape(-1)))
 
 
 def refill(reserve: Reserve, fresh: Stream) -> Reserve:
     """Put fresh episodes, leaves [K, ...], in the place of used ones, as many as there are of either."""
-    n, k = reserve.used.shape[0], fresh.total.shape[0]
-    slots = jnp.nonzero(reserve.used, size=k, fill_value=n)[0]  # n is nowhere: dropped
+    m, k = reserve.used.shape[0], fresh.total.shape[0]
+    slots = jnp.nonzero(reserve.used, size=k, fill_value=m)[0]  # m is nowhere: dropped
     put = lambda old, new: old.at[slots].set(new, mode="drop")  # noqa: E731
     return Reserve(jax.tree.map(put, reserve.start, fresh), put(reserve.used, False))
 

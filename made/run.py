@@ -27,10 +27,11 @@ class Run(Trial):
     iterations: int = eqx.field(static=True, default=1000)
     every: int = eqx.field(static=True, default=10)
     starts: int | None = eqx.field(static=True, default=None)  # episodes prepared per rollout; None: one for every step
+    spares: int = eqx.field(static=True, default=1)  # episodes in waiting for each environment, where `starts` is set
     watches: tuple[Watch, ...] = ()
 
     def __check_init__(self):
-        for name in ("n_envs", "unroll", "iterations", "every"):
+        for name in ("n_envs", "unroll", "iterations", "every", "spares"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Run.{name} must be at least 1, got {getattr(self, name)}.")
 
@@ -69,9 +70,9 @@ def start(run: Run, key: Key[Array, ""]) -> RunState:
     if run.starts is None:
         streams = begin(env, run.agent, run.bonus, bonus, n, k_streams)
     else:  # the first and those in waiting in one go: a generator of levels is long to compile
-        both = begin(env, run.agent, run.bonus, bonus, 2 * n, k_streams)
+        both = begin(env, run.agent, run.bonus, bonus, (1 + run.spares) * n, k_streams)
         streams, waiting = (jax.tree.map(lambda x, part=part: x[part], both) for part in (slice(n), slice(n, None)))
-        reserve = Reserve(waiting, jnp.zeros(n, bool))
+        reserve = Reserve(waiting, jnp.zeros(run.spares * n, bool))
     watch_keys = jax.random.split(k_watch, len(run.watches)) if run.watches else ()
     watched = tuple(watch.init(k, spec) for watch, k in zip(run.watches, watch_keys, strict=True))
     return RunState(env, agent, bonus, streams, reserve, watched, jnp.zeros((), jnp.int32), k_next)

@@ -29,7 +29,9 @@ def rolled():
     streams = begin(env, agent, bonus, (), N, jax.random.key(2))
     waiting = Reserve(begin(env, agent, bonus, (), N, jax.random.key(4)), jnp.zeros(N, bool))
     go = lambda reserve: rollout(env, agent, bonus, state, (), streams, T, jax.random.key(3), reserve=reserve)  # noqa: E731
-    return env, {"every": go(None), "waiting": go(waiting)}
+    three = begin(env, agent, bonus, (), 3 * N, jax.random.key(4))
+    three = Reserve(three._replace(length=100 * jnp.arange(3 * N)), jnp.zeros(3 * N, bool))
+    return env, {"every": go(None), "waiting": go(waiting), "three": go(three)}
 
 
 def test_the_successor_is_the_true_one_and_the_next_observation_a_fresh_start(rolled):
@@ -62,6 +64,15 @@ def test_an_episode_in_waiting_is_used_once_and_then_counted_as_replayed(rolled)
     first = done & (np.cumsum(done, 0) == 1)
     assert np.array_equal(replayed, done & ~first)
     assert outcomes["every"].reserve is None and not np.asarray(outcomes["every"].ended.replayed).any()
+
+
+def test_an_environment_takes_its_own_episodes_in_waiting_one_after_another(rolled):
+    ended = rolled[1]["three"].ended
+    for n in range(N):
+        lengths = np.asarray(ended.length)[np.asarray(ended.done)[:, n], n]
+        slots = [n, n + N, n + 2 * N, n]  # then the first again
+        assert lengths.tolist() == [4, *(4 + 100 * slot for slot in slots)]
+        assert np.asarray(ended.replayed)[:, n].nonzero()[0].tolist() == [15, 19]
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])

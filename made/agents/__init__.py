@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from made.agents.impala import IMPALA
 from made.agents.ppo_model import ModelPPO
 from made.agents.q_learning import QLearning
 from made.agents.uniform import Uniform
@@ -15,6 +16,7 @@ AGENTS: dict[str, Callable[[], Agent]] = {
     "greedy": lambda: ValueIteration(initial=0.0, monotone=0.0),
     "epsilon-greedy": lambda: ValueIteration(initial=0.0, monotone=0.0, epsilon=0.1),
     "uniform": Uniform,
+    "impala": IMPALA,
 }
 
-__all__ = ["AGENTS", "ModelPPO", "QLearning", "Uniform", "ValueIteration"]
+__all__ = ["AGENTS", "IMPALA", "ModelPPO", "QLearning", "Uniform", "ValueIteration"]

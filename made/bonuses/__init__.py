@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from made.bonuses.amigo import AMIGo
+from made.bonuses.calibrated import Calibrated
 from made.bonuses.categorical import Factorised
 from made.bonuses.combine import Clipped, FirstVisit, Flat, Normalised, Scaled, Sum
 from made.bonuses.count import Bernstein, Count, NoBonus
@@ -10,6 +11,7 @@ from made.bonuses.density import GeometricMixture, HashedRecentCounts, RecentCou
 from made.bonuses.disagreement import Disagreement
 from made.bonuses.e3b import E3B
 from made.bonuses.episodic import VisitCounts
+from made.bonuses.family import FAMILY, Family
 from made.bonuses.hashed import HashedCounts
 from made.bonuses.icm import ICM
 from made.bonuses.made import MADE
@@ -49,6 +51,7 @@ BONUSES: dict[str, Callable[[], Bonus]] = {
 __all__ = [
     "BONUSES",
     "E3B",
+    "FAMILY",
     "ICM",
     "MADE",
     "NGU",
@@ -58,10 +61,12 @@ __all__ = [
     "VAE",
     "AMIGo",
     "Bernstein",
+    "Calibrated",
     "Clipped",
     "Count",
     "Disagreement",
     "Factorised",
+    "Family",
     "FirstVisit",
     "Flat",
     "GeometricMixture",

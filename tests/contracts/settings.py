@@ -131,6 +131,7 @@ COMBINED = {
     "clipped": lambda: b.Clipped(b.HashedCounts(bits=8, kind="similar", on="obs"), high=0.5),
     "normalised": lambda: b.Normalised(rnd(normalise=True)),
     "normalised-return": lambda: b.Normalised(b.FirstVisit(b.HashedCounts(bits=8)), of="return", n_envs=N),
+    "calibrated-family": lambda: b.Calibrated(b.Family(power=0.5, gate=1.0, cover=rnd())),
     "first-visit-sum": lambda: b.FirstVisit(b.Sum((b.FirstVisit(), b.Normalised(b.E3B(CONTROLLABLE))))),
 }
 

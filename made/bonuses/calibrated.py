@@ -1,0 +1,71 @@
+"""A bonus set to a chosen strength: what must be equal before two bonuses are compared."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from made.bonuses.episodic import inside
+from made.core import Bonus, EpisodeMemory
+
+
+class CalibratedState(NamedTuple):
+    """The inner bonus's state, a running mean of what it pays, updates so far, and the length of an episode."""
+
+    inner: PyTree
+    mean: Float[Array, ""]
+    k: Int[Array, ""]
+    clock: Float[Array, ""]
+
+
+class Calibrated(Bonus):
+    """A bonus scaled, early on and then for good, so that a full episode earns `strength` from it.
+
+        b = inner * strength / (mean * horizon),   mean: of inner over a batch, smoothed over `warmup` updates, then fixed
+
+    So at temperature 1 its strength B = tau * mean bonus * horizon (`bonus_strength`) is the one asked for at the end of
+    the warm-up. From then on the scale stays: a bonus that fades as states become known fades here too, and how far
+    it has gone is in the metric `bonus_strength`. Until then the mean so far counts. The mean weighs update k of n by
+    (1 - 2/n)^(n-k) or so: novelty falls steeply in the first few updates, which would not tell the strength to come.
+    """
+
+    bonus: Bonus
+    strength: float = 0.5
+    warmup: int = 100
+    horizon: int = eqx.field(static=True, default=0)  # 0: the task's clock
+
+    def __check_init__(self):
+        if self.horizon < 0 or "value" in self.bonus.reads:
+            raise ValueError(
+                f"Calibrated takes horizon >= 0 and a bonus that can be told without an agent's values; got "
+                f"horizon={self.horizon}, bonus={type(self.bonus).__name__}."
+            )
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.bonus.reads
+
+    @property
+    def memory(self) -> EpisodeMemory:  # type: ignore[override]
+        return inside(self.bonus.memory, 0)
+
+    def init(self, key, spec):
+        if not self.horizon and not spec.horizon:
+            raise ValueError(
+                "Calibrated sets what an episode of full length earns, and this task has no clock: give horizon=..."
+            )
+        clock = jnp.asarray(self.horizon or spec.horizon, float)
+        return CalibratedState(self.bonus.init(key, spec), jnp.zeros(()), jnp.zeros((), jnp.int32), clock)
+
+    def reward(self, state, batch, *, value=None):
+        income = state.mean * state.clock
+        scale = jnp.where(income > 0, self.strength / jnp.maximum(income, 1e-30), 0.0)
+        return scale * self.bonus.reward(state.inner, batch, value=value)
+
+    def update(self, state, batch, key):
+        inner, metrics = self.bonus.update(state.inner, batch, key)
+        paid, k = self.bonus.reward(inner, batch).mean(), state.k
+        step = jnp.where(k < self.warmup, jnp.maximum(2.0 / self.warmup, 1.0 / (k + 1)), 0.0)
+        mean = state.mean + step * (paid - state.mean)
+        return CalibratedState(inner, mean, k + 1, state.clock), {**metrics, "calibrated/mean": mean}

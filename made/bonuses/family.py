@@ -1,0 +1,83 @@
+"""The bonuses of the MiniGrid comparison as points of one formula, so that all of them run as lanes of one program.
+
+Compiling a training program takes as long as a million frames; a grid of nine methods would be nine programs. But these
+methods share their parts (RND, counts of the recent window, the first visit of an episode) and differ in which of them
+they multiply. Here the exponents are numbers, and numbers are lanes.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from made.bonuses.density import HashedRecentCounts, Standardised
+from made.bonuses.episodic import VisitCounts
+from made.bonuses.made import MADEState
+from made.bonuses.rnd import RND
+from made.core import Bonus, Density, EpisodeMemory, NoMemory
+
+WINDOW = 10_000
+
+
+class Family(Bonus):
+    """Novelty, its gain, the recent density and the gate, each switched on or off by a number.
+
+        b(s, a, s') = max(n(s') - alpha n(s), 0)^novelty * d(s, a)^-power * (1 - gate 1[N_e(s') > 1])
+
+    with n from `cover` (RND) and log d from `recent`, centred and scaled. Its points are the bonuses themselves:
+
+        RND           novelty 1                        BeBold    novelty 1, alpha 1, gate 1
+        MADE          novelty 1, power 1/2             NovelD    novelty 1, alpha 1/2, gate 1
+        the gate      gate 1                           "gated" any of them with gate 1
+
+    `FAMILY` has them by name. Tests hold each against the class of its own (RND, NovelD, MADE, FirstVisit).
+    """
+
+    novelty: float = 1.0
+    alpha: float = 0.0
+    power: float = 0.0
+    gate: float = 0.0
+    cover: Bonus = RND()
+    recent: Density = Standardised(HashedRecentCounts(WINDOW, capacity=WINDOW))
+    memory: EpisodeMemory = VisitCounts()
+
+    def __check_init__(self):
+        if not isinstance(self.cover.memory, NoMemory):
+            raise ValueError(
+                f"Family asks its cover about s and about s', but {type(self.cover).__name__} keeps an episodic "
+                "memory, which knows s' alone. Give it a cover without one: RND, HashedCounts."
+            )
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return "obs", "action", "next_obs", "next_note"
+
+    def init(self, key, spec):
+        k_cover, k_recent = jax.random.split(key)
+        return MADEState(self.cover.init(k_cover, spec), self.recent.init(k_recent, spec))
+
+    def reward(self, state, batch, *, value=None):
+        at = lambda obs: self.cover.reward(state.cover, batch._replace(obs=obs, next_obs=obs), value=value)  # noqa: E731
+        gained = jnp.maximum(at(batch.next_obs) - self.alpha * at(batch.obs), 0.0)
+        factor = jnp.exp(-self.power * self.recent.log_density(state.recent, batch))
+        kept = jnp.where(batch.next_note.trace == 1, 1.0, 1.0 - self.gate)
+        return jnp.where(self.novelty > 0, gained, 1.0) * factor * kept
+
+    def update(self, state, batch, key):
+        k_cover, k_recent = jax.random.split(key)
+        cover, of_cover = self.cover.update(state.cover, batch, k_cover)
+        recent, of_recent = self.recent.update(state.recent, batch, k_recent)
+        return MADEState(cover, recent), {**of_cover, **of_recent}
+
+
+FAMILY = {
+    "rnd": Family(),
+    "gated rnd": Family(gate=1.0),
+    "gate": Family(novelty=0.0, gate=1.0),
+    "bebold": Family(alpha=1.0, gate=1.0),
+    "ungated bebold": Family(alpha=1.0),
+    "noveld": Family(alpha=0.5, gate=1.0),
+    "made": Family(power=0.5),
+    "gated made": Family(power=0.5, gate=1.0),
+    "made on bebold": Family(alpha=1.0, power=0.5, gate=1.0),
+    "density": Family(novelty=0.0, power=0.5),
+    "gated density": Family(novelty=0.0, power=0.5, gate=1.0),
+}

@@ -1,0 +1,20 @@
+"""Writes rlax_vtrace.npz: rlax's V-trace on random streams. Run by an interpreter that has rlax (0.1.6 or later)."""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import rlax  # type: ignore
+
+rng, length, cases = np.random.default_rng(0), 12, []
+for case in range(6):
+    log_ratio, reward, value = rng.normal(size=(3, length)).astype(np.float32)
+    discount = np.float32(0.95 * (rng.random(length) > 0.2))
+    bootstrap, rho = np.float32(rng.normal()), [1.0, 2.0][case % 2]
+    following = np.append(value[1:], bootstrap)
+    given = [jnp.asarray(x) for x in (value, following, reward, discount, np.exp(log_ratio))]
+    out = rlax.vtrace_td_error_and_advantage(*given, clip_rho_threshold=rho)
+    case = {"log_ratio": log_ratio, "reward": reward, "discount": discount, "value": value, "bootstrap": bootstrap}
+    cases.append({**case, "rho": rho, "errors": np.asarray(out.errors), "advantage": np.asarray(out.pg_advantage)})
+stacked = {name: np.stack([case[name] for case in cases]).astype(np.float32) for name in cases[0]}
+np.savez(Path(__file__).with_name("rlax_vtrace.npz"), allow_pickle=False, **stacked)
