@@ -12,6 +12,8 @@ from typing import Annotated, Union
 
 import tyro
 
+from made.training.command import Train
+
 Name = Annotated[str, tyro.conf.Positional]
 Names = Annotated[tuple[str, ...], tyro.conf.Positional]
 Settings = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
@@ -210,7 +212,7 @@ class Play:
         return play(self.task, self.seed, self.keys)
 
 
-COMMANDS = (Demo, List, Run, Figure, Check, Report, Map, Bench, Doctor, Play)
+COMMANDS = (Demo, List, Run, Train, Figure, Check, Report, Map, Bench, Doctor, Play)
 
 
 def _study(name: str, scale: str, settings: tuple[str, ...]):
@@ -225,8 +227,7 @@ def _recorded(name: str, scale: str | None, settings: tuple[str, ...], store):
     from made import study
     from made.experiments import experiment
 
-    found = scale or study.largest_scale(experiment(name), store) or "small"
-    return _study(name, found, settings)
+    return _study(name, scale or study.largest_scale(experiment(name), store) or "small", settings)
 
 
 def _publish(studies, store, folder: Path, to_markdown: Path | None = None) -> int:
@@ -263,11 +264,9 @@ def _tell(judged) -> None:
         table.add_row(Text(f"{row.claim} {row.name}"), Text(f"{symbol} {words}"), Text(seen))
     console = Console()
     console.print(table, soft_wrap=False)
-    counts = {
-        w: sum(row.holds is h for row in judged)
-        for h, w in ((True, "hold"), (False, "do not hold"), (None, "cannot be told"))
-    }
-    console.print(f"{len(judged)} claims: " + ", ".join(f"{n} {w}" for w, n in counts.items() if n) + ".")
+    kinds = {"hold": True, "do not hold": False, "cannot be told": None}
+    counts = {words: sum(row.holds is kind for row in judged) for words, kind in kinds.items()}
+    console.print(f"{len(judged)} claims: " + ", ".join(f"{n} {words}" for words, n in counts.items() if n) + ".")
 
 
 def _warn(store) -> None:
@@ -321,6 +320,7 @@ OVERVIEW = """made: exploration by maximising deviation from explored regions.
   made demo                      two minutes: Figures 3 to 6, Algorithm 1, verdicts on claims 1 to 17
   made list                      what there is
   made run lock --scale small    one experiment, larger; then: made check lock, made figure lock
+  made train --env DoorKey-5x5   an agent with a bonus; the same command goes on after an interruption
   made doctor                    what is missing on this machine, and the fix
 
 Every command explains itself with --help."""

@@ -131,8 +131,8 @@ def _place(name: str, path: Path) -> None:
     os.unlink(name)
 
 
-def load(path: str | os.PathLike) -> tuple[Arrays, dict[str, Any]]:
-    """(arrays, manifest) of a file; a sentence where it is none of ours or is damaged."""
+def load(path: str | os.PathLike, format: str = FORMAT) -> tuple[Arrays, dict[str, Any]]:
+    """(arrays, manifest) of a file of that format; a sentence where it is none of ours or is damaged."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"There is no file {path}: give the name that was passed to save.")
@@ -142,8 +142,8 @@ def load(path: str | os.PathLike) -> tuple[Arrays, dict[str, Any]]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dictionary
     except (SafetensorError, ValueError, OSError) as error:
         raise ValueError(f"{path} is not a whole safetensors file: it is damaged, cut short or foreign.") from error
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise ValueError(f"{path} was not written by made: it has no manifest of the format {FORMAT!r}.")
+    if not isinstance(header, dict) or header.get("format") != format:
+        raise ValueError(f"{path} was not written by made: it has no manifest of the format {format!r}.")
     if header.get("version") != VERSION:
         raise ValueError(
             f"{path} has version {header.get('version')!r} of the format, written by made {header.get('made')}, and "

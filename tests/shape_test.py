@@ -25,7 +25,7 @@ LAYERS = (
     ("rollout", "run", "host", "tasks"),
     ("results", "adapters"),
     ("experiments",),
-    ("sweep", "study", "report", "markdown", "bench", "progress", "papermap", "listing", "doctor"),
+    ("sweep", "study", "report", "markdown", "bench", "progress", "papermap", "listing", "doctor", "training"),
     ("cli",),
 )
 SIBLINGS = {

@@ -1,0 +1,1 @@
+"""`made train`: one configuration trained on many seeds, with checkpoints, records and pictures."""

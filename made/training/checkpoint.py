@@ -1,0 +1,97 @@
+"""The state of a run on disk: the newest that is whole is gone on from.
+
+A checkpoint is one safetensors file, written under another name, synced and renamed (`made.saving`), so that a kill at
+any moment leaves it whole or not there. Its header says of which run, seeds and update it is the state.
+"""
+
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from made import saving
+
+FORMAT = "made-training"
+KEEP = 3  # one is enough to go on from; the others are for a damaged disk and for looking back
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint as it was read."""
+
+    path: Path
+    arrays: saving.Arrays
+    manifest: dict[str, Any]
+
+    @property
+    def update(self) -> int:
+        """How many updates had been done."""
+        return int(self.manifest["update"])
+
+    @property
+    def seconds(self) -> float:
+        """How long they had taken."""
+        return float(self.manifest["seconds"])
+
+
+def save(folder: Path, state: PyTree, configuration: Mapping[str, Any], update: int, seconds: float) -> Path:
+    """Write the state after that many updates, and remove all but the newest few."""
+    path = folder / f"{update:09d}.safetensors"
+    manifest = {
+        "format": FORMAT,
+        "version": saving.VERSION,
+        "configuration": dict(configuration),
+        "update": update,
+        "seconds": round(seconds, 3),
+    }
+    saving.save(path, saving.flat(state), manifest, overwrite=True)
+    _sync(folder)
+    for old in files(folder)[:-KEEP]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def files(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, oldest first."""
+    return sorted(path for path in folder.glob("*.safetensors") if path.stem.isdigit())
+
+
+def newest(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that is whole; damaged ones are named in a warning and passed over."""
+    for path in reversed(files(folder)):
+        try:
+            return Checkpoint(path, *saving.load(path, FORMAT))
+        except ValueError as error:
+            warnings.warn(f"{error} Going on from the checkpoint before it.", stacklevel=2)
+    return None
+
+
+def restore(checkpoint: Checkpoint, shapes: PyTree) -> PyTree:
+    """The state as the program takes it, given its shapes."""
+    try:
+        return saving.unflat(checkpoint.arrays, jax.tree.map(_sample, shapes))
+    except ValueError as error:
+        raise ValueError(
+            f"{checkpoint.path} was written by another version of the code, whose state had other arrays: go on with "
+            "that version, or give another folder with --out."
+        ) from error
+
+
+def _sample(x: jax.ShapeDtypeStruct) -> Any:
+    """Of a random key its shape does not say the kind, so a key stands for it."""
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return jnp.broadcast_to(jax.random.key(0), x.shape) if is_key else x
+
+
+def _sync(folder: Path) -> None:
+    """Make the rename itself outlast a power cut, where folders can be synced."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

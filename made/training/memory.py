@@ -1,0 +1,74 @@
+"""How much memory a run needs, and how much there is: asked before the first update."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+
+def size_of(tree: PyTree) -> int:
+    """Bytes of a tree of arrays, or of their shapes."""
+    return sum(math.prod(x.shape) * _width(x) for x in jax.tree.leaves(tree))
+
+
+def _width(x: Any) -> int:
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return x.dtype.itemsize
+    return np.dtype(x.dtype).itemsize
+
+
+def needed(compiled: jax.stages.Compiled) -> int | None:
+    """Bytes that one call of a compiled program takes on each device: what goes in, what comes out, what is between.
+
+    None where the backend does not say.
+    """
+    found = compiled.memory_analysis()
+    if found is None:
+        return None
+    parts = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
+    return sum(getattr(found, part) for part in parts) - found.alias_size_in_bytes
+
+
+def free(devices: int = 1) -> int | None:
+    """Bytes free on each of so many devices; None where that cannot be asked.
+
+    Virtual devices of one CPU share its memory.
+    """
+    stats = jax.devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    kib = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return kib[0] * 1024 // devices if kib else None
+
+
+def demand(bytes_needed: int | None, bytes_free: int | None, seeds: int, *, exact: bool = True) -> None:
+    """Refuse a run that does not fit; the sentence names the size and how many seeds would fit."""
+    if bytes_needed is None or bytes_free is None or bytes_needed <= bytes_free:
+        return
+    size, fit = ("" if exact else "at least ") + in_words(bytes_needed), seeds * bytes_free // bytes_needed
+    some = f"{'about' if exact else 'at most'} {fit} of its {seeds} seeds would fit"
+    raise ValueError(
+        f"This run needs {size} of memory on each device and {in_words(bytes_free)} are free: "
+        f"{some if fit else 'not even one of its seeds would fit'}; take fewer with --seeds, fewer environments with "
+        "--set n_envs=..., or more --devices."
+    )
+
+
+def in_words(size: int) -> str:
+    """A number of bytes for people.
+
+    >>> in_words(3 * 2**29)
+    '1.5 GiB'
+    """
+    for unit, at in (("GiB", 2**30), ("MiB", 2**20)):
+        if size >= at:
+            return f"{size / at:,.1f} {unit}"
+    return f"{size / 1024:,.1f} KiB"

@@ -1,0 +1,106 @@
+"""What `made train` is to do: the run, its seeds, and how often it is looked at."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from made.agents import AGENTS
+from made.bonuses import BONUSES
+from made.bonuses.calibrated import Calibrated
+from made.core import Environment
+from made.describe import describe, override, suggest
+from made.grids import GRIDS, make_grid
+from made.run import Run
+from made.schedules import Constant
+from made.tasks import TASKS, make
+from made.training.coverage import Coverage
+
+SPARES = 4  # levels in waiting for each environment of a grid: an episode of 25 steps is seldom begun twice
+TAU = 0.01  # where neither a temperature nor a strength is asked for
+_UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
+
+
+class Plan(NamedTuple):
+    """A run, the seeds it is made with, and the updates between two evaluations and two checkpoints."""
+
+    run: Run
+    seeds: tuple[int, ...]
+    evaluate_every: int
+    checkpoint_every: int
+    episodes: int = 32  # of one evaluation, for each seed
+
+    @property
+    def frames_per_update(self) -> int:
+        """Steps of the environments that one update of one seed takes."""
+        return self.run.n_envs * self.run.unroll
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """What must be the same to go on with a run. Its length may differ: a longer one goes on further."""
+        fields = describe(self.run)
+        return {**{x: y for x, y in fields.items() if x not in ("class", "iterations")}, "seeds": list(self.seeds)}
+
+
+def amount(text: str, option: str) -> int:
+    """A number of frames as people write it.
+
+    >>> amount("40M", "--steps"), amount("500k", "--steps"), amount("1e6", "--steps")
+    (40000000, 500000, 1000000)
+    """
+    plain = text.strip().replace("_", "").replace(",", "").lower()
+    unit = _UNITS.get(plain[-1:], 1.0)
+    try:
+        value = float(plain[:-1] if plain[-1:] in _UNITS else plain) * unit
+    except ValueError:
+        value = float("nan")
+    if not value >= 1 or value != int(min(value, 2**62)):
+        raise ValueError(f"{option} takes a number of frames such as 40M, 500k or 1e6, not {text!r}.")
+    return int(value)
+
+
+def updates(frames: int, per_update: int) -> int:
+    """How many updates take at least so many frames."""
+    return -(-frames // per_update)
+
+
+def environment(name: str) -> Environment:
+    """A grid by its MiniGrid id, in full or as in KeyCorridorS4R3, or a tabular task.
+
+    A grid shows the hash of its full state beside the agent's view, for the bonuses and the measures that count.
+    """
+    short = {id.removeprefix("MiniGrid-").removesuffix("-v0"): id for id in GRIDS}
+    short |= {id.removeprefix("MiniGrid-"): id for id in GRIDS}
+    grid = name if name in GRIDS else short.get(name)
+    if grid is not None:
+        return make_grid(grid, shows=("image", "hash"))
+    if name not in TASKS:
+        raise ValueError(f"There is no task {name!r}.{suggest(name, [*short, *GRIDS, *TASKS])}")
+    return make(name)
+
+
+def named(kind: str, name: str, registry: dict[str, Any]) -> Any:
+    """An entry of a registry, made with its defaults."""
+    if name not in registry:
+        raise ValueError(f"There is no {kind} {name!r}.{suggest(name, list(registry))}")
+    return registry[name]()
+
+
+def build_run(
+    env: str, agent: str, bonus: str, tau: float | None, strength: float | None, settings: tuple[str, ...]
+) -> Run:
+    """The run of those names with its `path=value` settings, its length still to be given."""
+    task, who, pays = environment(env), named("agent", agent, AGENTS), named("bonus", bonus, BONUSES)
+    if strength is not None:
+        pays = Calibrated(pays, strength)
+    if tau is None:
+        tau = TAU if strength is None else 1.0
+    run = Run(task, who, pays, Constant(tau), n_envs=32, unroll=100, spares=SPARES, watches=(Coverage(),))
+    for setting in settings:
+        path, equals, value = setting.partition("=")
+        if not equals or not path:
+            raise ValueError(f"--set takes path=value, such as agent.learning_rate=3e-4, not {setting!r}.")
+        if path in ("iterations", "every"):
+            raise ValueError(f"{path} is given by --{'steps' if path == 'iterations' else 'every'}, not by --set.")
+        run = override(run, path, value)
+    if run.starts is None and env not in TASKS:  # levels are costly: as many an update as can be waiting, no more
+        run = dataclasses.replace(run, starts=run.spares * run.n_envs)
+    return run

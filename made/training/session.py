@@ -1,0 +1,160 @@
+"""The loop of `made train`: start or go on, then rows, evaluations and checkpoints until the last update."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from made.results.provenance import provenance
+from made.run import Run, RunState
+from made.training import checkpoint, devices, folder, lanes, memory
+from made.training.plan import Plan
+from made.training.writers import Line, Writer
+
+
+class Programs(NamedTuple):
+    """What runs on the devices, compiled or about to be."""
+
+    runs: Run  # the run, once for each seed
+    seeds: Array
+    like: RunState  # shapes of the state
+    advance: jax.stages.Compiled
+    examine: Callable
+    place: Callable[[RunState], RunState]
+
+
+class Stand(NamedTuple):
+    """Where a run stands: always at the end of a row that has been written."""
+
+    state: RunState
+    update: int
+    seconds: float  # of training so far, those before an interruption included
+
+
+def prepare(plan: Plan, count: int = 1) -> Programs:
+    """Compile for that many devices; refuses a run that does not fit into their memory before anything is run."""
+    mesh = devices.mesh_of(count, len(plan.seeds), plan.run.n_envs)
+    runs, seeds = lanes.repeated(plan.run, len(plan.seeds)), jnp.asarray(plan.seeds, jnp.uint32)
+    like = jax.eval_shape(lanes.begin, runs, seeds)
+    free = memory.free(count)
+    state = 2 * memory.size_of(like) // count  # before an update and after it; known without compiling
+    memory.demand(state, free, len(plan.seeds), exact=False)
+    advance = devices.compile_advance(runs, like, mesh)
+    memory.demand(memory.needed(advance), free, len(plan.seeds))
+    where = None if mesh is None else devices.places(like, mesh)
+    put = lambda state: devices.place(state, mesh, where)  # noqa: E731
+    runs, seeds = devices.place(runs, mesh), devices.place(seeds, mesh)
+    return Programs(runs, seeds, like, advance, devices.examiner(plan.episodes, mesh), put)
+
+
+def stand_of(plan: Plan, programs: Programs, out: Path) -> Stand:
+    """The newest whole checkpoint of the folder, or the start. Rows that come after it are dropped."""
+    folder.tidy(out)
+    found = checkpoint.newest(out / folder.CHECKPOINTS)
+    if found is None:
+        folder.cut_back(out / folder.METRICS, 0)
+        begin = jax.jit(lanes.begin, compiler_options=devices.options(0))
+        return Stand(programs.place(begin(programs.runs, programs.seeds)), 0, 0.0)
+    folder.demand_same(found.manifest["configuration"], plan.configuration, found.path)
+    folder.cut_back(out / folder.METRICS, found.update)
+    state = checkpoint.restore(found, programs.like)
+    return Stand(programs.place(state), found.update, found.seconds)
+
+
+def train(
+    plan: Plan, programs: Programs, stand: Stand, out: Path, writers: Sequence[Writer], show: Callable[..., None]
+) -> Stand:
+    """Go on from where it stands to the last update. `show` hears each row as lines, one a seed.
+
+    Rows are written before the checkpoint that covers them, so a kill at any moment loses none and doubles none.
+    """
+    saved = stand.update
+    try:
+        while stand.update < plan.run.iterations:
+            before, (stand, lines) = stand.update, row(plan, programs, stand, writers)
+            show(lines)
+            last = stand.update >= plan.run.iterations
+            if last or stand.update // plan.checkpoint_every > before // plan.checkpoint_every:
+                saved = save(plan, stand, out, writers)
+    except KeyboardInterrupt:
+        if stand.update > saved:
+            save(plan, stand, out, writers)
+        raise
+    return stand
+
+
+def row(plan: Plan, programs: Programs, stand: Stand, writers: Sequence[Writer]) -> tuple[Stand, list[Line]]:
+    """The updates up to the end of the next row, written down."""
+    started, every = time.monotonic(), plan.run.every
+    n = min(every - stand.update % every, plan.run.iterations - stand.update)
+    state, measured = programs.advance(programs.runs, stand.state, jnp.int32(n))
+    scalars, bad = jax.tree.map(np.asarray, (measured.scalars, measured.bad))
+    demand_finite(plan, bad)
+    update, speed = stand.update + n, n * plan.frames_per_update * len(plan.seeds) / (time.monotonic() - started)
+    due = update // plan.evaluate_every > stand.update // plan.evaluate_every
+    if due or update == plan.run.iterations:
+        scalars |= jax.tree.map(np.asarray, programs.examine(programs.runs, state, programs.seeds))
+    after = Stand(state, update, stand.seconds + time.monotonic() - started)
+    lines = lines_of(plan, {**scalars, "frames_per_second": np.full(len(plan.seeds), speed)}, after)
+    for writer in writers:
+        writer.write(lines)
+    return after, lines
+
+
+def lines_of(plan: Plan, scalars: dict[str, np.ndarray], stand: Stand) -> list[Line]:
+    """One line a seed: where it stands, then what was measured since the row before."""
+    lines: list[Line] = []
+    update, tau = stand.update, float(plan.run.tau(jnp.asarray(stand.update)))
+    for lane, seed in enumerate(plan.seeds):
+        measured = {name: float(x[lane]) for name, x in scalars.items()}
+        if "bonus" in measured:  # what the mean episode earned of it
+            measured["intrinsic_return"] = tau * measured["bonus"] * measured["length"]
+        place: Line = {"seed": seed, "update": update, "frames": update * plan.frames_per_update}
+        place["seconds"] = round(stand.seconds, 3)
+        lines.append({**place, **measured})
+    return lines
+
+
+def demand_finite(plan: Plan, bad: np.ndarray) -> None:
+    """Stop where a loss or a parameter is not a number, before that state is written anywhere."""
+    first = int(bad.min())
+    if first == lanes.GOOD:
+        return
+    seed, frames = plan.seeds[int(bad.argmin())], first * plan.frames_per_update
+    raise ValueError(
+        f"Seed {seed} has a loss or parameters that are not finite at update {first:,} ({frames:,} frames): the run "
+        "stopped, and its last checkpoint, from before that, is kept; try a smaller learning rate or a smaller --tau."
+    )
+
+
+def save(plan: Plan, stand: Stand, out: Path, writers: Sequence[Writer]) -> int:
+    """A checkpoint of where the run stands, after all its rows; returns the update."""
+    for writer in writers:
+        writer.sync()
+    target = out / folder.CHECKPOINTS
+    target.mkdir(exist_ok=True)
+    checkpoint.save(target, stand.state, plan.configuration, stand.update, stand.seconds)
+    return stand.update
+
+
+def note_session(plan: Plan, out: Path, run: dict[str, Any] | None, command: str, update: int) -> None:
+    """Write into run.json what is run, and by which code and machine each part of it."""
+    about = provenance(time.time(), 0.0, len(plan.seeds))
+    del about["wall_s"]  # metrics.jsonl has the time of every row
+    before = run["sessions"] if run else []
+    folder.write_run(
+        out,
+        {
+            "format": 1,
+            "command": command,
+            "steps": plan.run.iterations * plan.frames_per_update,
+            "frames_per_update": plan.frames_per_update,
+            "configuration": plan.configuration,
+            "sessions": [*before, {"from_update": update, **about}],
+        },
+    )

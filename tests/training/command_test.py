@@ -1,0 +1,153 @@
+"""`made train` as it is typed: what it writes, what it says, what it refuses, and a kill in the middle of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from made import cli, saving
+from made.training import checkpoint, folder, memory
+from made.training.command import Train
+from made.training.plan import environment
+
+# A learner with a state worth comparing that compiles in no time.
+LOCK = ["train", "--env", "lock-H5", "--agent", "q-learning", "--bonus", "made-tabular", "--seeds", "2"]
+SMALL = [*LOCK, "--set", "n_envs=4", "--set", "unroll=8", "--every", "320", "--checkpoint-every", "960"]
+
+
+def call(capsys, *words) -> tuple[int, str, str]:
+    code = cli.main([str(word) for word in words])
+    return code, *capsys.readouterr()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """The programs that this file compiles again and again are kept, as they are for users."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MADE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of 3,000 updates that nothing stopped, made by the command itself."""
+    out = tmp_path_factory.mktemp("train") / "whole"
+    assert cli.main([*SMALL, "--steps", "96k", "--out", str(out)]) == 0
+    return out
+
+
+def rows(out: Path):
+    lines = [json.loads(line) for line in (out / folder.METRICS).read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "frames_per_second")} for line in lines]
+
+
+def test_the_folder_says_what_was_run_by_what(whole):
+    run = json.loads((whole / folder.RUN).read_text())
+    assert run["command"].startswith("made train --env lock-H5 --agent q-learning --bonus made-tabular")
+    assert "--set n_envs=4 --set unroll=8" in run["command"] and "whole" not in run["command"]
+    assert run["configuration"]["agent"]["class"] == "QLearning" and run["configuration"]["seeds"] == [0, 1]
+    assert {"commit", "jax", "device", "from_update"} <= set(run["sessions"][0])
+    found = rows(whole)
+    assert len(found) == 2 * 300 and found[-1]["frames"] == run["steps"] == 96_000
+    assert found[-1]["eval_return"] is not None and found[-1]["coverage"] > 5
+
+
+def test_a_run_killed_at_any_moment_goes_on_bit_for_bit(whole, tmp_path, capsys):
+    asked = [*SMALL, "--steps", "96k", "--out", str(tmp_path / "killed")]
+    quiet = subprocess.DEVNULL
+    words = [sys.executable, "-m", "made.cli", *asked]
+    running = subprocess.Popen(words, env={**os.environ}, stdout=quiet, stderr=quiet)
+    deadline, kept = time.monotonic() + 240, tmp_path / "killed" / folder.CHECKPOINTS
+    while time.monotonic() < deadline and running.poll() is None and len(checkpoint.files(kept)) < 2:
+        time.sleep(0.002)
+    running.send_signal(signal.SIGKILL)
+    running.communicate()
+    stopped_at = checkpoint.files(kept)[-1].stem
+    assert int(stopped_at) < 3000, "it was killed too late to prove anything"
+    code, _, err = call(capsys, *asked)
+    assert code == 0 and f"from frame {int(stopped_at) * 32:,}" in err
+    assert rows(tmp_path / "killed") == rows(whole)
+    one, other = (saving.load(checkpoint.files(f / folder.CHECKPOINTS)[-1], checkpoint.FORMAT)[0]
+                  for f in (whole, tmp_path / "killed"))  # fmt: skip
+    assert one.keys() == other.keys() and all(np.array_equal(x, other[name]) for name, x in one.items())
+    assert len(json.loads((tmp_path / "killed" / folder.RUN).read_text())["sessions"]) == 2
+
+
+def test_a_finished_run_is_not_run_again_and_another_is_refused(whole, capsys):
+    before = (whole / folder.METRICS).read_bytes()
+    code, _, err = call(capsys, *SMALL, "--steps", "96k", "--out", whole)
+    assert code == 0 and "finished" in err and (whole / folder.METRICS).read_bytes() == before
+    code, _, err = call(capsys, *SMALL, "--steps", "96k", "--out", whole, "--tau", "0.5")
+    assert code == 2 and "tau.tau = 0.01, but here it is 0.5" in err and "--out" in err
+    with folder.claimed(whole):
+        code, _, err = call(capsys, *SMALL, "--steps", "96k", "--out", whole)
+    assert code == 2 and "Another process is training" in err
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (["--env", "KeyCoridorS4R3"], "Did you mean 'KeyCorridorS4R3'"),
+        (["--agent", "impalla"], "Did you mean 'impala'"),
+        (["--bonus", "maed"], "Did you mean 'made'"),
+        (["--steps", "40X"], "--steps takes a number of frames such as 40M"),
+        (["--steps", "0"], "--steps takes"),
+        (["--every", "often"], "--every takes"),
+        (["--seeds", "0"], "--seeds must be at least 1"),
+        (["--devices", "99"], "--devices 99"),
+        (["--set", "agent.gama=1"], "Did you mean 'gamma'"),
+        (["--set", "n_envs"], "--set takes path=value"),
+        (["--set", "iterations=7"], "given by --steps"),
+        (["--tensorboard"], "made-rl[tensorboard]"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_leaves_nothing(capsys, tmp_path, monkeypatch, changed, message):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    code, _, err = call(capsys, *SMALL, "--steps", "320", "--out", tmp_path / "new", *changed)
+    said = [line for line in err.strip().splitlines() if "compiling" not in line]
+    assert code == 2 and message in err and len(said) == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_run_that_does_not_fit_is_refused_with_the_size_before_it_starts(capsys, tmp_path, monkeypatch):
+    for free, message in ((100_000, "needs at least 1"), (200_000, "needs 2")):  # the state alone; the compiled program
+        monkeypatch.setattr(memory, "free", lambda devices, free=free: free)
+        code, _, err = call(capsys, *SMALL, "--steps", "320", "--out", tmp_path / "new")
+        assert code == 2 and message in err and f"{memory.in_words(free)} are free" in err and "--seeds" in err
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(capsys, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    code, _, err = call(capsys, *SMALL, "--steps", "320", "--out", tmp_path)
+    assert code == 2 and "thesis.txt" in err and list(tmp_path.iterdir()) == [tmp_path / "thesis.txt"]
+
+
+def test_steps_are_rounded_up_to_whole_updates_and_it_says_so(capsys):
+    asked = Train(env="DoorKey-5x5", agent="uniform", bonus="none", steps="100k", every="10k")
+    plan = asked.plan()
+    assert "an update takes 3,200 frames, so 100,000 steps are rounded up to 102,400" in capsys.readouterr().err
+    assert (plan.run.iterations, plan.run.every, plan.frames_per_update) == (32, 4, 3200)
+    assert plan.run.starts == 4 * 32, "fresh levels are drawn for grids, not one for every step"
+    Train(env="lock", agent="uniform", bonus="none", steps="320k").plan()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_grid_goes_by_its_short_name_and_shows_what_counts_need():
+    for name in ("KeyCorridorS4R3", "KeyCorridorS4R3-v0", "MiniGrid-KeyCorridorS4R3-v0"):
+        assert environment(name).spec.horizon == 480
+    assert sorted(environment("MultiRoom-N4-S5-v1").spec.obs) == ["hash", "image"]
+
+
+def test_a_bonus_is_set_by_its_temperature_or_by_its_strength():
+    asked = {"env": "DoorKey-5x5", "agent": "uniform", "bonus": "rnd", "steps": "320k"}
+    plain, strong = Train(**asked).plan().run, Train(**asked, strength=0.5).plan().run
+    assert (plain.tau.tau, type(plain.bonus).__name__) == (0.01, "RND")
+    assert (strong.tau.tau, strong.bonus.strength, type(strong.bonus.bonus).__name__) == (1.0, 0.5, "RND")

@@ -1,0 +1,43 @@
+"""Run by devices_test.py in a process of its own: the same training on one device and on eight virtual ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from training import tiny
+
+from made import saving
+from made.bonuses import HashedCounts
+from made.training import devices, lanes, session
+
+
+def after(seeds: int, count: int):
+    """What two seeds have come to after four updates in two rows: state, last row, evaluation."""
+    plan = tiny.plan(seeds, bonus=HashedCounts(bits=6))
+    programs = session.prepare(plan, count)
+    state = programs.place(jax.jit(lanes.begin)(programs.runs, programs.seeds))
+    for n in (3, 1):
+        state, row = programs.advance(programs.runs, state, jnp.int32(n))
+    exam = programs.examine(programs.runs, state, programs.seeds)
+    assert {len(x.sharding.device_set) for x in jax.tree.leaves(state.streams)} == {count}
+    return {name: x[:2] for name, x in saving.flat((state, row, exam)).items()}
+
+
+def largest_difference(one, other) -> float:
+    """Whole numbers must be equal, keys and levels among them; of the others, the largest difference."""
+    assert one.keys() == other.keys()
+    worst = 0.0
+    for name, x in one.items():
+        if np.issubdtype(x.dtype, np.floating):
+            np.testing.assert_allclose(other[name], x, rtol=1e-4, atol=1e-5, err_msg=name)
+            worst = max(worst, float(np.nanmax(np.abs(other[name] - x), initial=0.0)))
+        else:
+            np.testing.assert_array_equal(other[name], x, err_msg=name)
+    return worst
+
+
+if __name__ == "__main__":
+    devices.options = lambda level: {"xla_backend_optimization_level": 0}
+    assert jax.device_count() == 8
+    alone = after(2, 1)
+    for seeds in (8, 2):  # a seed on each device; two seeds whose environments are on four devices each
+        print(f"{seeds} seeds: {largest_difference(alone, after(seeds, 8)):.1e}")

@@ -1,0 +1,165 @@
+"""A run that was stopped goes on to the bits of one that never was, and its rows are neither lost nor doubled."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from training import tiny
+
+from made import saving, trees
+from made.training import checkpoint, devices, folder, session
+from made.training.writers import JSONL
+
+
+@pytest.fixture(scope="module")
+def programs():
+    """One compilation for all that differs in numbers only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "options", lambda level: {"xla_backend_optimization_level": 0})
+        yield session.prepare(tiny.plan())
+
+
+class Stops:
+    """A writer that takes so many rows and then fails, before or after the row has reached the file."""
+
+    def __init__(self, rows: int, error: type[BaseException]):
+        self.rows, self.error = rows, error
+
+    def write(self, lines):
+        self.rows -= 1
+        if self.rows < 0:
+            raise self.error("stopped by the test")
+
+    def sync(self): ...
+
+    def close(self): ...
+
+
+def go(plan, programs, out, *, stops=None, first=False):
+    """Train in a folder as the command does; `stops` is told of a row after the file, or before it."""
+    out.mkdir(exist_ok=True)
+    stand = session.stand_of(plan, programs, out)
+    writer = JSONL(out / folder.METRICS)
+    writers = [writer, *([stops] if stops else [])]
+    try:
+        return session.train(plan, programs, stand, out, writers[::-1] if first else writers, lambda lines: None)
+    finally:
+        writer.close()
+
+
+def rows(out):
+    """The rows without what a clock measured."""
+    lines = [json.loads(line) for line in (out / folder.METRICS).read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "frames_per_second")} for line in lines]
+
+
+def assert_equal(one, other):
+    a, b = saving.flat(one), saving.flat(other)
+    assert a.keys() == b.keys()
+    for name, x in a.items():
+        np.testing.assert_array_equal(b[name], x, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def whole(programs, tmp_path_factory):
+    """A run of seven updates that nothing stopped: its folder and where it ended."""
+    out = tmp_path_factory.mktemp("whole")
+    return out, go(tiny.plan(), programs, out)
+
+
+def test_the_rows_are_one_a_seed_with_every_scalar(whole):
+    found = rows(whole[0])
+    assert [(line["update"], line["seed"]) for line in found] == [(k, s) for k in (2, 4, 6, 7) for s in (0, 1)]
+    assert found[-1]["frames"] == 7 * 4 * 8
+    scalars = {"return", "length", "episodes", "bonus", "intrinsic_return", "coverage", "loss", "rnd/loss"}
+    assert all(scalars <= set(line) for line in found)
+    assert [("eval_return" in line) for line in found[::2]] == [False, True, False, True]
+    last = found[-1]
+    assert last["intrinsic_return"] == pytest.approx(0.1 * last["bonus"] * last["length"])
+    assert last["episodes"] == 4 and found[0]["episodes"] == 8, "episodes are counted, not averaged"
+    assert [path.stem for path in checkpoint.files(whole[0] / folder.CHECKPOINTS)] == ["000000004", "000000007"]
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["after-the-row", "before-the-row"])
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_a_run_stopped_after_any_row_goes_on_bit_for_bit(programs, whole, tmp_path, after, first):
+    plan = tiny.plan()
+    with pytest.raises(RuntimeError):
+        go(plan, programs, tmp_path, stops=Stops(after, RuntimeError), first=first)
+    stand = go(plan, programs, tmp_path)
+    assert_equal(whole[1].state, stand.state)
+    assert rows(tmp_path) == rows(whole[0])
+
+
+def test_an_interrupted_run_keeps_every_row_it_has_written(programs, whole, tmp_path):
+    plan = tiny.plan()
+    with pytest.raises(KeyboardInterrupt):
+        go(plan, programs, tmp_path, stops=Stops(3, KeyboardInterrupt), first=True)
+    assert session.stand_of(plan, programs, tmp_path).update == 6, "the last row is not measured again"
+    stand = go(plan, programs, tmp_path)
+    assert_equal(whole[1].state, stand.state)
+    assert rows(tmp_path) == rows(whole[0])
+
+
+def test_a_line_cut_short_and_leftovers_of_a_kill_are_cleared_away(programs, whole, tmp_path):
+    plan = tiny.plan()
+    with pytest.raises(RuntimeError):
+        go(plan, programs, tmp_path, stops=Stops(2, RuntimeError))
+    with open(tmp_path / folder.METRICS, "a") as file:
+        file.write('{"seed": 0, "upd')
+    leftover = tmp_path / folder.CHECKPOINTS / ".000000006.safetensors.x7f3"
+    leftover.write_bytes(b"half")
+    go(plan, programs, tmp_path)
+    assert rows(tmp_path) == rows(whole[0]) and not leftover.exists()
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(programs, whole, tmp_path):
+    plan = tiny.plan()
+    go(plan, programs, tmp_path)
+    newest = checkpoint.files(tmp_path / folder.CHECKPOINTS)[-1]
+    content = bytearray(newest.read_bytes())
+    content[-1] ^= 1
+    newest.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"000000007.safetensors.* damaged.*before it"):
+        stand = session.stand_of(plan, programs, tmp_path)
+    assert stand.update == 4 and rows(tmp_path) == rows(whole[0])[:4]
+    newest.unlink()
+    assert_equal(whole[1].state, go(plan, programs, tmp_path).state)
+
+
+def test_a_longer_run_goes_on_from_a_shorter_one(programs, whole, tmp_path):
+    go(tiny.plan(iterations=4), programs, tmp_path)
+    assert_equal(whole[1].state, go(tiny.plan(), programs, tmp_path).state)
+    assert rows(tmp_path) == rows(whole[0])
+
+
+def test_looking_more_often_changes_nothing(programs, whole, tmp_path):
+    stand = go(tiny.plan()._replace(evaluate_every=1, checkpoint_every=1), programs, tmp_path)
+    assert_equal(whole[1].state, stand.state)
+    assert len(checkpoint.files(tmp_path / folder.CHECKPOINTS)) == checkpoint.KEEP
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(programs, whole, tmp_path):
+    plan = tiny.plan()
+    go(plan, programs, tmp_path)
+    other = plan._replace(run=tiny.run(unroll=9))
+    with pytest.raises(ValueError, match=r"was saved with unroll = 8, but here it is 9: .* --out"):
+        session.stand_of(other, programs, tmp_path)
+    with pytest.raises(ValueError, match=r"was saved with seeds = \[0, 1\]"):
+        session.stand_of(plan._replace(seeds=(0,)), programs, tmp_path)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_before_it_is_stored(programs, tmp_path):
+    plan = tiny.plan(breaks_at=4.0)
+    broken = programs._replace(runs=trees.stack([tiny.run(), plan.run]))
+    with pytest.raises(ValueError, match=r"Seed 1 has a loss .* at update 5 \(160 frames\)"):
+        go(plan, broken, tmp_path)
+    assert [path.stem for path in checkpoint.files(tmp_path / folder.CHECKPOINTS)] == ["000000004"]
+    assert [line["update"] for line in rows(tmp_path)] == [2, 2, 4, 4]
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(session.stand_of(plan, broken, tmp_path).state.agent))
+
+
+def test_seeds_start_and_end_apart(whole):
+    a, b = (trees.index(whole[1].state, i) for i in (0, 1))
+    assert not np.array_equal(a.agent[0].weights, b.agent[0].weights)
