@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from made.core import Space
-from made.nets import MLP, ConvNet, Encoder, Recurrent, as_vector, orthogonal
+from made.nets import MLP, ConvNet, Encoder, Recurrent, as_vector, convolve, orthogonal
 
 
 def test_every_leaf_is_an_array_so_networks_ride_in_scan():
@@ -43,10 +43,30 @@ def test_an_encoder_takes_what_the_spec_describes(space):
 
 
 def test_images_in_bytes_are_scaled_to_one():
-    encoder = Encoder(Space((8, 8, 1), jnp.uint8), 4, key=jax.random.key(0)).parts[0]
+    space = Space((8, 8, 1), jnp.uint8)
+    (convolutions,) = Encoder(space, 4, key=jax.random.key(0)).convolutions
     bright = jnp.full((8, 8, 1), 255, jnp.uint8)
-    seen = as_vector(bright, encoder.space, encoder.convolutions)
-    assert np.allclose(seen, encoder.convolutions(jnp.ones((8, 8, 1))), atol=1e-6)
+    assert np.allclose(as_vector(bright, space, convolutions), convolutions(jnp.ones((8, 8, 1))), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "padding"),
+    [((7, 9), 3, 2, 0), ((3, 3), 3, 1, 0), ((6, 5), (2, 3), (1, 2), 0), ((7, 7), 3, 2, 1), ((18, 5), 3, 2, 0)],
+)
+def test_a_small_image_is_convolved_as_a_large_one_is(size, kernel, stride, padding):
+    layer = eqx.nn.Conv2d(2, 5, kernel, stride, padding, key=jax.random.key(0))
+    image = jax.random.normal(jax.random.key(1), (*size, 2))
+    expected = jnp.moveaxis(layer(jnp.moveaxis(image, -1, 0)), 0, -1)
+    assert np.allclose(convolve(layer, image), expected, atol=1e-5)
+
+
+def test_a_leaf_of_few_values_costs_few_columns_and_every_leaf_is_seen():
+    spaces = {"direction": Space((), jnp.int32, 4), "image": Space((7, 7, 3), jnp.uint8), "x": Space((2,), jnp.float32)}
+    encoder = Encoder(spaces, 16, key=jax.random.key(0))
+    assert encoder.dense.weight.shape == (16, 4 + 32 + 2)
+    obs = {name: jnp.zeros(space.shape, space.dtype) for name, space in spaces.items()}
+    for name in spaces:
+        assert not np.allclose(encoder(obs), encoder({**obs, name: obs[name] + 1})), name
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])

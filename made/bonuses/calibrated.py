@@ -22,10 +22,10 @@ class CalibratedState(NamedTuple):
 class Calibrated(Bonus):
     """A bonus scaled, early on and then for good, so that a full episode earns `strength` from it.
 
-        b = inner * strength / (mean * horizon),   mean: of inner over a batch, smoothed over `warmup` updates, then fixed
+        b = inner * strength / (mean * horizon),   mean: what inner pays, smoothed over `warmup` updates, then fixed
 
-    So at temperature 1 its strength B = tau * mean bonus * horizon (`bonus_strength`) is the one asked for at the end of
-    the warm-up. From then on the scale stays: a bonus that fades as states become known fades here too, and how far
+    So at temperature 1 its strength B = tau * mean bonus * horizon (`bonus_strength`) is the one asked for when the
+    warm-up ends. From then on the scale stays: a bonus that fades as states become known fades here too, and how far
     it has gone is in the metric `bonus_strength`. Until then the mean so far counts. The mean weighs update k of n by
     (1 - 2/n)^(n-k) or so: novelty falls steeply in the first few updates, which would not tell the strength to come.
     """
@@ -61,11 +61,12 @@ class Calibrated(Bonus):
     def reward(self, state, batch, *, value=None):
         income = state.mean * state.clock
         scale = jnp.where(income > 0, self.strength / jnp.maximum(income, 1e-30), 0.0)
+        scale = jnp.where(self.warmup > 0, scale, self.strength)
         return scale * self.bonus.reward(state.inner, batch, value=value)
 
     def update(self, state, batch, key):
         inner, metrics = self.bonus.update(state.inner, batch, key)
         paid, k = self.bonus.reward(inner, batch).mean(), state.k
-        step = jnp.where(k < self.warmup, jnp.maximum(2.0 / self.warmup, 1.0 / (k + 1)), 0.0)
+        step = jnp.where(k < self.warmup, jnp.maximum(2.0 / jnp.maximum(self.warmup, 1), 1.0 / (k + 1)), 0.0)
         mean = state.mean + step * (paid - state.mean)
         return CalibratedState(inner, mean, k + 1, state.clock), {**metrics, "calibrated/mean": mean}

@@ -35,6 +35,7 @@ class Disagreement(Bonus):
     embedding: int = eqx.field(static=True, default=128)
     width: int = eqx.field(static=True, default=256)
     view: str = eqx.field(static=True, default="")
+    hidden: int = eqx.field(static=True, default=1)  # dense layers between the encoder and the embedding
     fit: Fit = Fit()
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ("obs", "action")
@@ -45,7 +46,7 @@ class Disagreement(Bonus):
 
     def init(self, key, spec):
         k_embedding, k_models = jax.random.split(key)
-        embedding = Embedding(spec.obs, self.embedding, self.width, view=self.view, key=k_embedding)
+        embedding = Embedding(spec.obs, self.embedding, self.width, hidden=self.hidden, view=self.view, key=k_embedding)
         one = lambda k: forward_model(self.embedding, spec.action, self.width, k)  # noqa: E731
         return DisagreementState(embedding, self.fit.init(jax.vmap(one)(jax.random.split(k_models, self.models))))
 

@@ -13,13 +13,13 @@ from made.learning import Fit, Learned, named
 
 
 class Embedding(eqx.Module):
-    """phi(o): the named part of an observation through an encoder, then `hidden` layers, to `size` numbers."""
+    """phi(o): the named part of an observation through an encoder and `hidden` layers of `width`: `size` numbers."""
 
     encoder: nets.Encoder
     head: nets.MLP
     view: str = eqx.field(static=True)
 
-    def __init__(self, spaces: PyTree, size: int, width: int, *, view: str, key: Key[Array, ""], hidden: int = 0):
+    def __init__(self, spaces: PyTree, size: int, width: int, *, hidden: int, view: str, key: Key[Array, ""]):
         k_encoder, k_head = jax.random.split(key)
         encoder = nets.Encoder(views.looked_at(spaces, view), width, key=k_encoder)
         head = nets.MLP((encoder.size, *[width] * hidden, size), key=k_head)
@@ -77,12 +77,13 @@ class Controllable(eqx.Module):
     size: int = eqx.field(static=True, default=64)
     width: int = eqx.field(static=True, default=256)
     view: str = eqx.field(static=True, default="")
+    hidden: int = eqx.field(static=True, default=1)  # dense layers between the encoder and the embedding
     fit: Fit = Fit()
 
     def init(self, key: Key[Array, ""], spec: Spec) -> Learned:
         """(embedding, inverse model) before any experience."""
         k_embedding, k_inverse = jax.random.split(key)
-        embedding = Embedding(spec.obs, self.size, self.width, view=self.view, key=k_embedding)
+        embedding = Embedding(spec.obs, self.size, self.width, hidden=self.hidden, view=self.view, key=k_embedding)
         return self.fit.init((embedding, Inverse(self.size, spec.action, self.width, key=k_inverse)))
 
     def embed(self, learned: Learned, obs: PyTree) -> Float[Array, " d"]:

@@ -51,6 +51,7 @@ class ICM(Bonus):
     embedding: int = eqx.field(static=True, default=128)
     width: int = eqx.field(static=True, default=256)
     view: str = eqx.field(static=True, default="")
+    hidden: int = eqx.field(static=True, default=1)  # dense layers between the encoder and the embedding
     forward_weight: float = 0.2
     inverse_weight: float = 0.8
     fit: Fit = Fit()
@@ -59,7 +60,7 @@ class ICM(Bonus):
 
     def init(self, key, spec) -> Learned:
         k_embedding, k_forward, k_inverse = jax.random.split(key, 3)
-        embedding = Embedding(spec.obs, self.embedding, self.width, view=self.view, key=k_embedding)
+        embedding = Embedding(spec.obs, self.embedding, self.width, hidden=self.hidden, view=self.view, key=k_embedding)
         forward = forward_model(self.embedding, spec.action, self.width, k_forward)
         inverse = Inverse(self.embedding, spec.action, self.width, key=k_inverse)
         return self.fit.init(ICMNets(embedding, forward, inverse))

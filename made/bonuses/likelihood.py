@@ -79,7 +79,7 @@ class Leaf(NamedTuple):
         """
         if self.kind == "values":
             pairs = zip(self.split(answer), self.split(shown), strict=True)
-            return sum(((jax.nn.log_softmax(a, -1) * x).sum() for a, x in pairs), start=jnp.zeros(()))
+            return sum(((a * x).sum() - jax.nn.logsumexp(a, -1).sum() for a, x in pairs), start=jnp.zeros(()))
         scale = jnp.broadcast_to(LEAST_SCALE + jnp.exp(log_scale), shown.shape)
         return jax.scipy.stats.norm.logpdf(shown, answer, scale).sum()
 

@@ -41,6 +41,8 @@ class RND(Bonus):
     width: int = eqx.field(static=True, default=256)
     on: str = eqx.field(static=True, default="next_obs")
     view: str = eqx.field(static=True, default="")
+    hidden: int = eqx.field(static=True, default=1)  # dense layers between the encoder and the embedding
+    deeper: int = eqx.field(static=True, default=2)  # such layers that the copy has beyond: it must be able to copy
     squared: bool = eqx.field(static=True, default=False)
     normalise: bool = eqx.field(static=True, default=False)
     fit: Fit = Fit()
@@ -56,9 +58,9 @@ class RND(Bonus):
     def init(self, key, spec):
         k_target, k_predictor = jax.random.split(key)
         sizes = (spec.obs, self.embedding, self.width)
-        target = Embedding(*sizes, view=self.view, key=k_target)
-        predictor = Embedding(*sizes, view=self.view, key=k_predictor, hidden=2)  # able to copy, so deeper
-        spaces = [part.space for part in target.encoder.parts]
+        target = Embedding(*sizes, hidden=self.hidden, view=self.view, key=k_target)
+        predictor = Embedding(*sizes, hidden=self.hidden + self.deeper, view=self.view, key=k_predictor)
+        spaces = target.encoder.spaces
         whitened = [self.normalise and space.n is None for space in spaces]
         seen = tuple(moments.empty(s.shape) if on else () for s, on in zip(spaces, whitened, strict=True))
         return RNDState(target, self.fit.init(predictor), seen)

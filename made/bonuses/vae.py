@@ -116,7 +116,7 @@ class VAE(Density):
     free: float = 0.05  # nats a latent may carry without a charge in the loss, lest it fall idle early on
     capacity: int = eqx.field(static=True, default=10_000)  # room for the window, so that windows can be lanes
     latent: int = eqx.field(static=True, default=32)
-    width: int = eqx.field(static=True, default=256)
+    width: int = eqx.field(static=True, default=128)
     samples: int = eqx.field(static=True, default=0)  # 0: at the mean of q
     view: str = eqx.field(static=True, default="")
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)  # (): every byte image is pixels

@@ -11,6 +11,7 @@ from made.grids import dynamics, views, world
 from made.grids.world import VIEW, GridState, Level, Maker
 
 SHOWN = ("image", "direction", "full", "hash")
+LARGEST = 10.0  # number in an encoding: networks divide by it, where 255 would leave them next to nothing to see
 
 
 class Grid(Environment):
@@ -41,9 +42,9 @@ class Grid(Environment):
     @property
     def spec(self) -> Spec:  # type: ignore[override]
         spaces = {
-            "image": Space((VIEW, VIEW, 3), jnp.uint8),
+            "image": Space((VIEW, VIEW, 3), jnp.uint8, high=LARGEST),
             "direction": Space((), jnp.int32, 4),
-            "full": Space((self.maker.width, self.maker.height, 3), jnp.uint8),
+            "full": Space((self.maker.width, self.maker.height, 3), jnp.uint8, high=LARGEST),
             "hash": Space((2,), jnp.uint32),
         }
         obs = {part: spaces[part] for part in self.shows}

@@ -35,26 +35,30 @@ def convolution(layer, image):
 
 
 def vector(x, space: Space):
-    """One-hot for discrete values, numbers as they are, bytes as shares of 255."""
+    """One-hot for discrete values, numbers as they are, bytes over the largest there are."""
     if space.n is not None:
         return np.eye(space.n)[np.asarray(x)].reshape(-1)
-    return np.asarray(x, np.float64).reshape(-1) / (255 if np.asarray(x).dtype == np.uint8 else 1)
+    return scaled(x, space).reshape(-1)
 
 
-def encoded(part, x):
-    if part.convolutions is None:
-        return relu(mlp(part.dense, vector(x, part.space)))
-    scale = 255 if np.asarray(x).dtype == np.uint8 else 1
-    image = np.moveaxis(np.asarray(x, np.float64) / scale, -1, 0)
-    for layer in part.convolutions.layers:
+def scaled(x, space: Space):
+    return np.asarray(x, np.float64) / ((space.high or 255) if np.asarray(x).dtype == np.uint8 else 1)
+
+
+def seen(convolutions, x, space: Space):
+    if convolutions is None:
+        return vector(x, space)
+    image = np.moveaxis(scaled(x, space), -1, 0)
+    for layer in convolutions.layers:
         image = relu(convolution(layer, image))
-    return relu(mlp(part.dense, image.reshape(-1)))
+    return np.moveaxis(image, 0, -1).reshape(-1)
 
 
 def embedded(embedding, obs):
-    leaves = jax.tree.leaves(obs)
-    parts = [encoded(part, x) for part, x in zip(embedding.encoder.parts, leaves, strict=True)]
-    return mlp(embedding.head, np.concatenate(parts))
+    net, leaves = embedding.encoder, jax.tree.leaves(obs)
+    parts = [seen(*each) for each in zip(net.convolutions, leaves, net.spaces, strict=True)]
+    features = relu(np.asarray(net.dense.weight) @ np.concatenate(parts) + np.asarray(net.dense.bias))
+    return mlp(embedding.head, features)
 
 
 def inverse_loss(inverse, here, there, action):

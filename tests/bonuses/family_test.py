@@ -4,11 +4,28 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
-from contracts.settings import Walk, collected, quick, rnd
+from contracts.settings import Walk, collected, quick
 
-from made.bonuses import MADE, RIDE, Bernstein, Calibrated, FirstVisit, Flat, HashedRecentCounts, NovelD, Standardised
+from made.bonuses import (
+    MADE,
+    RIDE,
+    RND,
+    Bernstein,
+    Calibrated,
+    FirstVisit,
+    Flat,
+    HashedRecentCounts,
+    NovelD,
+    Standardised,
+)
 from made.bonuses.family import FAMILY, Family
 from made.core import Note
+from made.learning import Fit
+
+
+def rnd() -> RND:
+    return RND(embedding=8, width=32, fit=Fit(1e-2))
+
 
 RECENT = Standardised(HashedRecentCounts(40, capacity=40, bits=8))
 THEIRS = {
@@ -82,6 +99,14 @@ def test_calibrated_pays_the_strength_asked_for_and_keeps_its_scale_afterwards()
     assert float(metrics["calibrated/mean"]) * scale * 6 == pytest.approx(0.8)
     np.testing.assert_allclose(bonus.reward(state, batch), scale * rnd().reward(state.inner, batch), rtol=1e-5)
     assert paid(state) < 0.8  # RND has learnt, so it pays less at the same scale
+
+
+def test_without_a_warm_up_the_strength_is_the_factor_itself():
+    bonus = Calibrated(rnd(), strength=0.1, warmup=0)
+    _, state, batch, _ = collected(bonus, Walk(), 12, 0)
+    for seed in range(2):
+        np.testing.assert_allclose(bonus.reward(state, batch), 0.1 * rnd().reward(state.inner, batch), rtol=1e-6)
+        state, _ = quick(bonus.update)(state, batch, jax.random.key(seed))
 
 
 def test_calibrated_needs_a_clock_and_a_bonus_that_it_can_ask():

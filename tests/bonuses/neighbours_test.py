@@ -9,6 +9,7 @@ from contracts.settings import CONTROLLABLE, FIT, TINY, Drift, Lamp, collected, 
 
 from made.bonuses import E3B, NGU, RE3, Disagreement
 from made.bonuses.ngu import Kernel
+from made.bonuses.re3 import largest
 
 
 def brute(points, queries, k):
@@ -27,6 +28,14 @@ def test_re3_is_the_distance_to_the_kth_other_among_the_last(source, capacity, l
     expected = brute(points, np.array(flat(batch)), 3)
     expected = np.log1p(expected) if log else expected
     assert np.allclose(np.asarray(quick(bonus.reward)(state, batch)).reshape(-1), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "k"), [(100, 4), (103, 4), (7, 7), (11, 5)])  # with and without a last block cut short
+def test_the_largest_are_found_by_blocks(n, k):
+    held = jnp.arange(n) < n - 2
+    rank = jnp.where(held, jax.random.permutation(jax.random.key(n), n).astype(float), -jnp.inf)
+    found = np.asarray(rank[largest(rank, k)])
+    assert np.array_equal(np.sort(found)[::-1], np.sort(rank)[::-1][:k])
 
 
 def test_re3_with_few_or_no_neighbours():

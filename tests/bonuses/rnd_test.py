@@ -78,6 +78,13 @@ def test_normalising_leaves_what_never_varied_and_what_is_discrete_alone():
     assert float(jnp.abs(quick(bonus.reward)(state, dull)).max()) < 1e-3  # every pixel is its mean: nothing goes in
 
 
+def test_the_copy_is_as_deep_as_asked():
+    for hidden, deeper in ((1, 2), (0, 0)):
+        state = rnd(hidden=hidden, deeper=deeper).init(jax.random.key(0), discrete())
+        assert len(state.target.head.layers) == 1 + hidden
+        assert len(state.predictor.params.head.layers) == 1 + hidden + deeper
+
+
 def test_a_wrong_end_of_the_transition_is_refused():
     with pytest.raises(ValueError, match="on='action'"):
         RND(on="action")
