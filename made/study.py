@@ -54,7 +54,7 @@ def run(studies: Sequence[Study], store: Store, seeds: int | None = None) -> int
 
 def largest_scale(experiment: Experiment, store: Store) -> Scale | None:
     """The largest scale at which the store has this experiment."""
-    recorded = store.scales(experiment.name)
+    recorded = store.scales(experiment.stored_as)
     order = [Scale.PAPER, Scale.GPU, Scale.SMALL, Scale.DEMO, Scale.SMOKE]
     return next((scale for scale in order if scale in recorded), None)
 
@@ -62,7 +62,8 @@ def largest_scale(experiment: Experiment, store: Store) -> Scale | None:
 def load(study: Study, store: Store) -> tuple[Table, str | None]:
     """The recorded table, and why it cannot be judged if it cannot."""
     trials = configured(study.experiment, study.scale, study.settings)
-    table = store.table(study.experiment.name, study.scale, {label: run_id(trial) for label, trial in trials.items()})
+    ids = {label: run_id(trial) for label, trial in trials.items()}
+    table = store.table(study.experiment.stored_as, study.scale, ids)
     have = {label: tuple(table.seeds(label)) for label in table.labels()}
     if not have:
         return table, f"nothing recorded; run: {study.command}"

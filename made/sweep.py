@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
+import jax
+
 from made.describe import NoSuchField, describe, override, run_id
 from made.experiments.spec import Experiment
 from made.results.provenance import provenance
@@ -76,7 +78,7 @@ def plan(
         rows_of(trial)  # refuses a length and cadence that do not fit, before anything runs
         id = run_id(trial)
         for seed in seeds:
-            job = Job(experiment.name, label, seed, scale)
+            job = Job(experiment.stored_as, label, seed, scale)
             if store.has(job, id):
                 done += 1
             else:
@@ -96,9 +98,11 @@ def sweep(
 ) -> Iterator[Outcome]:
     """Run the groups, two at a time on two cores, and store each when it is done. `on_work` hears iterations done.
 
-    What is stored stays stored if the sweep is interrupted; the next one goes on from there.
+    An accelerator takes them one after another. What is stored stays stored if the sweep is interrupted; the next one
+    goes on from there.
     """
-    workers = workers or min(4, os.cpu_count() or 1)
+    if workers is None:
+        workers = min(4, os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
     pool = ThreadPoolExecutor(workers)
     waiting = list(work)
     running: set[Future[Outcome]] = set()

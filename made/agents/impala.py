@@ -94,8 +94,8 @@ class IMPALA(Agent):
         net = jax.tree.map(lambda x, d: x - rate * d, state.net, change)
         older = state.older
         if self.lag:
-            older = jax.tree.map(lambda old, new: jnp.concatenate([old[1:], new[None]]), older, net)
-        metrics |= {"gradient_norm": optax.global_norm(gradient), "learning_rate": rate}
+            older = jax.tree.map(lambda old, new: jnp.concatenate([old[1:], new[None]]), older, state.net)
+        metrics |= {"gradient_norm": _norm(gradient), "learning_rate": rate}
         return IMPALAState(net, optimiser, older, state.k + 1), metrics
 
     def streams(self, batch: Transition, reward: Float[Array, "T N"]) -> Float[Array, "T N heads"]:
@@ -127,3 +127,7 @@ class IMPALA(Agent):
         total = summed["policy_loss"] + self.baseline * summed["baseline_loss"] - self.entropy * summed["entropy"]
         metrics = {name: x.mean() for name, x in parts.items()}
         return total, {"loss": total, "ratio": jnp.exp(log_ratio).mean(), "value": value.mean(), **metrics}
+
+
+def _norm(tree: PyTree) -> Float[Array, ""]:
+    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))

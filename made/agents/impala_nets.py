@@ -25,11 +25,24 @@ class Dense(eqx.Module):
     bias: Float[Array, " o"]
 
     def __init__(self, inputs: int, outputs: int, *, key: Key[Array, ""], gain: float = math.sqrt(2)):
-        self.weight = jax.nn.initializers.orthogonal(gain)(key, (inputs, outputs))
+        self.weight = gain * orthogonal(key, (inputs, outputs))
         self.bias = jnp.zeros(outputs)
 
     def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
         return x @ self.weight + self.bias
+
+
+def orthogonal(key: Key[Array, ""], shape: tuple[int, int], steps: int = 40) -> Float[Array, "i o"]:
+    """A matrix with orthonormal columns (or rows, if it is wide), all alike likely.
+
+    The orthogonal factor of the polar decomposition of a Gaussian matrix, by Newton's iteration X <- X (3 - X^T X) / 2:
+    products only. A QR decomposition calls LAPACK, and such calls within a program of many lanes can lock up XLA's
+    threads on a CPU of two cores.
+    """
+    tall = jax.random.normal(key, (max(shape), min(shape)))
+    tall /= jnp.sqrt(shape[0]) + jnp.sqrt(shape[1])  # no singular value is much above 1 then
+    tall = jax.lax.fori_loop(0, steps, lambda _, x: 1.5 * x - 0.5 * x @ (x.T @ x), tall)
+    return tall if shape[0] >= shape[1] else tall.T
 
 
 class Patches(eqx.Module):
@@ -64,7 +77,8 @@ class Layout(eqx.Module):
     def __check_init__(self):
         if len(self.channels) != len(self.strides) or not self.dense:
             raise ValueError(
-                f"Layout takes a stride for each convolution and one dense layer or more; got channels={self.channels}, "
+                f"Layout takes a stride for each convolution and one dense layer or more; got "
+                f"channels={self.channels}, "
                 f"strides={self.strides}, dense={self.dense}."
             )
         if self.memory not in ("", *GATES) or self.inputs not in ("symbols", "pixels"):

@@ -50,6 +50,12 @@ class Experiment(NamedTuple):
     tables: Callable[[Table], list[tuple[str, list[str], list[list[str]]]]]
     columns: tuple[str, ...] = ()  # the scalars worth storing; empty: all of them
     in_demo: bool = True  # False where its networks would take the two minutes of the demo
+    shares: str = ""  # the experiment whose recorded runs it judges and draws, where it has none of its own
+
+    @property
+    def stored_as(self) -> str:
+        """The name under which its runs are stored."""
+        return self.shares or self.name
 
 
 class Judged(NamedTuple):
@@ -79,9 +85,8 @@ def judge(experiment: Experiment, table: Table, scale: Scale, command: str) -> l
 
 def choose(scale: Scale, **by_scale: Any) -> Any:
     """The entry for a scale; a scale without one takes the next smaller that has one."""
-    order = [Scale.SMOKE, Scale.DEMO, Scale.SMALL, Scale.PAPER]
-    at = order.index(scale if scale in order else Scale.PAPER)
-    for smaller in reversed(order[: at + 1]):
+    order = [Scale.SMOKE, Scale.DEMO, Scale.SMALL, Scale.GPU, Scale.PAPER]
+    for smaller in reversed(order[: order.index(scale) + 1]):
         if smaller.value in by_scale:
             return by_scale[smaller.value]
     raise ValueError(f"Nothing was given for scale {scale.value} or a smaller one: {', '.join(by_scale)}.")

@@ -78,7 +78,7 @@ def attempts(
 def some_room(
     numbers: UInt32[Array, " L"], chain: list[UInt32[Array, " L"]], seed: tuple[Array, Array], largest: int
 ) -> UInt32[Array, " L"]:
-    """The room that follows in each chain, or 0 where eight tries did not find one: `chains.next_room`, of known length.
+    """The room that follows in each chain, or 0 where eight tries did not find one, as `chains.next_room` has it.
 
     All eight tries in one go are a half faster still, but take four times as long to compile.
     """

@@ -67,7 +67,8 @@ def checkout(package: Path) -> tuple[str | None, bool | None]:
     """The commit of the git checkout that tracks a package folder, and whether the folder differs from it.
 
     (None, None) where there is no git, no commit, or the folder is not tracked (an installed package
-    inside somebody else's checkout). Asked once a process: later edits are not what is running.
+    inside somebody else's checkout). Sources that travel without their checkout are told their commit by the
+    environment variable MADE_COMMIT. Asked once a process: later edits are not what is running.
     """
 
     def git(*words: str) -> str:
@@ -80,7 +81,7 @@ def checkout(package: Path) -> tuple[str | None, bool | None]:
         git("ls-files", "--error-unmatch", "--", "__init__.py")
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", "."))
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return None, None
+        return os.environ.get("MADE_COMMIT"), None
 
 
 @functools.cache

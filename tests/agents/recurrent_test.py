@@ -8,24 +8,24 @@ import pytest
 
 from made.agents.recurrent import Recurrent, steps, unrolled
 
-T, N, I, H = 5, 3, 4, 6
+T, N, INPUTS, H = 5, 3, 4, 6
 
 
 @pytest.fixture(params=["lstm", "gru"])
 def layer(request):
-    return Recurrent(request.param, I, H, key=jax.random.key(0))
+    return Recurrent(request.param, INPUTS, H, key=jax.random.key(0))
 
 
 def given(layer):
     keys = jax.random.split(jax.random.key(1), 3)
     carry = tuple(jax.random.normal(keys[0], (N, H)) for _ in layer.blank())
     fresh = jax.random.bernoulli(keys[2], 0.3, (T, N)).at[2, 1].set(True)
-    return carry, jax.random.normal(keys[1], (T, N, I)), fresh
+    return carry, jax.random.normal(keys[1], (T, N, INPUTS)), fresh
 
 
 def test_one_step_is_that_of_equinox(layer):
     kind = {"lstm": eqx.nn.LSTMCell, "gru": eqx.nn.GRUCell}[layer.kind]
-    theirs = kind(I, H, key=jax.random.key(2))
+    theirs = kind(INPUTS, H, key=jax.random.key(2))
     layer = eqx.tree_at(lambda m: (m.inputs, m.weights), layer, (theirs.weight_ih.T, theirs.weight_hh.T))
     layer = eqx.tree_at(lambda m: m.bias, layer, theirs.bias)
     if layer.kind == "gru":

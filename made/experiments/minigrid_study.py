@@ -1,0 +1,138 @@
+"""What the MiniGrid experiments share: tasks, methods, budgets, and when a task counts as solved.
+
+Bonuses are compared at equal strength. A prototype had shown that the coefficient, the learning rate and the gate each
+matter more than the name of the bonus, so every method is tried at the same strengths B = tau x mean bonus x clock
+(`Calibrated` sets them) and the same learning rates on seeds of its own (`minigrid_search`), and reported at what did
+best there on others (`minigrid`).
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from made.agents.impala import IMPALA
+from made.agents.impala_nets import LAYOUTS
+from made.bonuses.calibrated import Calibrated
+from made.bonuses.family import FAMILY
+from made.grids import make_grid
+from made.results.bootstrap import Times, time_to_threshold
+from made.results.store import Scale
+from made.results.table import Table
+from made.run import Run
+
+ALL_TASKS = 12  # of BeBold's list, which Figure 7 most likely shows
+N_ENVS, UNROLL = 32, 100  # the paper's batch
+EVERY = 64  # updates between two rows: 0.2 million frames
+SOLVED = 0.5  # mean return over the episodes of a row
+STRENGTHS, RATES = (0.2, 0.4, 0.8, 1.2), (3e-4, 6e-4)
+DEFAULT = {"strength": 0.4, "learning_rate": 6e-4}  # for a task that was not searched
+CHOSEN = Path(__file__).with_name("minigrid_chosen.json")  # what `minigrid_search` chose, by task and method
+
+METHODS = {  # as they are called in figures -> point of the family
+    "none": "rnd",
+    "rnd": "rnd",
+    "rnd/gated": "gated rnd",
+    "gate": "gate",
+    "bebold": "bebold",
+    "bebold/ungated": "ungated bebold",
+    "made": "made",
+    "made/gated": "gated made",
+    "made/on bebold": "made on bebold",
+}
+PRINTED = {  # the settings that the paper prints: a coefficient, not a strength
+    "printed/rnd": "rnd",
+    "printed/bebold": "bebold",
+    "printed/made": "made",
+    "printed/made gated": "gated made",
+}
+
+
+class Budget(NamedTuple):
+    """Rows of `every` updates: how long a task is tried."""
+
+    search: int
+    report: int
+
+
+BUDGETS: dict[str, dict[str, Budget]] = {
+    "smoke": {"MultiRoom-N2-S4": Budget(2, 2)},
+    "small": {"MultiRoom-N4-S5": Budget(5, 5)},
+    "gpu": {"MultiRoom-N7-S8": Budget(30, 50), "KeyCorridorS4R3": Budget(40, 70)},
+    "paper": {
+        **{f"MultiRoom-{name}": Budget(100, 440) for name in ("N6", "N7-S8", "N12-S10")},
+        **{f"KeyCorridorS{size}R3": Budget(100, 440) for size in (3, 4, 5, 6)},
+        **{f"ObstructedMaze-{name}": Budget(100, 440) for name in ("2Dlh", "2Dlhb", "1Q", "2Q", "Full")},
+    },
+}
+NAMES = {"MultiRoom-N4-S5": "MiniGrid-MultiRoom-N4-S5-v1"}  # v0 has six rooms
+LAYOUT = {"smoke": "small", "small": "small", "gpu": "mid", "paper": "ride"}
+
+
+def budgets(scale: Scale) -> dict[str, Budget]:
+    """The tasks of a scale and how long each is tried."""
+    return BUDGETS[scale.value] if scale.value in BUDGETS else BUDGETS["small"]
+
+
+def run_of(task: str, method: str, scale: Scale, rows: int, *, strength: float, learning_rate: float) -> Run:
+    """One configuration: IMPALA with the paper's batch, and a member of the family set to a strength.
+
+    The paper's printed settings are a coefficient of 0.1, a learning rate of 1e-4 and RMSProp's epsilon of 0.01.
+    """
+    env = make_grid(NAMES.get(task, f"MiniGrid-{task}-v0"), shows=("image", "hash"))
+    layout, printed = LAYOUTS[LAYOUT.get(scale.value, "small")], method in PRINTED
+    point = FAMILY[PRINTED[method] if printed else METHODS[method]]
+    if printed:
+        bonus = Calibrated(point, strength=0.1, warmup=0)
+        agent = IMPALA(layout, learning_rate=1e-4, epsilon=0.01)
+    else:
+        bonus = Calibrated(point, strength=0.0 if method == "none" else strength, warmup=300)
+        agent = IMPALA(layout, learning_rate=learning_rate)
+    if scale == Scale.SMOKE:  # does it run at all: a batch of 4 x 50 steps
+        return Run(env, agent, bonus, n_envs=4, unroll=50, iterations=rows, every=1, starts=8, spares=2)
+    length: dict[str, Any] = {"iterations": rows * EVERY, "every": EVERY, "starts": 64, "spares": 4}
+    return Run(env, agent, bonus, n_envs=N_ENVS, unroll=UNROLL, **length)
+
+
+def chosen(task: str, method: str, scale: Scale) -> dict[str, float]:
+    """The strength and learning rate that the search of this scale chose; the default where there was none."""
+    found = json.loads(CHOSEN.read_text("utf-8")) if CHOSEN.exists() else {}
+    return found.get(scale.value, {}).get(task, {}).get(method, DEFAULT)
+
+
+def frames(updates: np.ndarray) -> np.ndarray:
+    """Environment steps after so many updates of the full batch."""
+    return np.asarray(updates) * N_ENVS * UNROLL
+
+
+def returns(table: Table, label: str) -> tuple[np.ndarray, np.ndarray]:
+    """(frames [R], mean returns [seeds, R]); a row in which no episode ended repeats the one before."""
+    steps, curves = table.curves(label, "return")
+    filled = np.array(curves, float)
+    filled[:, 0] = np.nan_to_num(filled[:, 0])
+    for i in range(1, filled.shape[1]):
+        gap = np.isnan(filled[:, i])
+        filled[gap, i] = filled[gap, i - 1]
+    return frames(steps), filled
+
+
+def to_solve(table: Table, label: str) -> Times:
+    """Frames until a row's mean return is above one half, a number a seed; censored where that never happens."""
+    return time_to_threshold(*returns(table, label), SOLVED)
+
+
+def final(table: Table, label: str) -> np.ndarray:
+    """The mean return over the last million frames, a number a seed."""
+    return returns(table, label)[1][:, -5:].mean(axis=1)
+
+
+def tasks(table: Table) -> list[str]:
+    """The tasks that were recorded."""
+    return list(dict.fromkeys(label.split("/", 1)[0] for label in table.labels()))
+
+
+def methods(table: Table, task: str) -> list[str]:
+    """The methods that were recorded on a task, in the order of the tables above."""
+    have = {label.split("/", 1)[1] for label in table.labels() if label.startswith(f"{task}/")}
+    return [name for name in (*METHODS, *PRINTED) if name in have]
