@@ -33,7 +33,7 @@ def run(studies: Sequence[Study], store: Store, seeds: int | None = None) -> int
     """Run whatever the store lacks; returns how many runs were made."""
     work: list[Group] = []
     have = 0
-    for study in studies:
+    for study in _each_once(studies):
         chosen = range(seeds) if seeds is not None else study.experiment.seeds(study.scale)
         groups, done = plan(study.experiment, study.scale, chosen, store, study.settings)
         work += groups
@@ -50,6 +50,11 @@ def run(studies: Sequence[Study], store: Store, seeds: int | None = None) -> int
             pass
     print(f"{made} runs made, {progress.total:,} iterations at {progress.speed()}, compiling included.")
     return made
+
+
+def _each_once(studies: Sequence[Study]) -> list[Study]:
+    """Without those that share the runs of another one in the list."""
+    return list({(s.experiment.stored_as, s.scale, s.settings): s for s in reversed(studies)}.values())[::-1]
 
 
 def largest_scale(experiment: Experiment, store: Store) -> Scale | None:

@@ -17,7 +17,7 @@ FIRST_SEED = 100  # the report has 0, 1, 2, ...
 def trials(scale: Scale) -> dict[str, Trial]:
     found: dict[str, Trial] = {}
     some = scale == Scale.SMOKE
-    strengths, rates = (shared.STRENGTHS[:2], shared.RATES[:1]) if some else (shared.STRENGTHS, shared.RATES)
+    strengths, rates = (shared.STRENGTHS[:1], shared.RATES[:1]) if some else (shared.STRENGTHS, shared.RATES)
     for task, budget in shared.budgets(scale).items():
         for method in shared.METHODS:
             for strength in strengths if method != "none" else (0.0,):

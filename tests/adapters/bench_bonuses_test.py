@@ -1,35 +1,54 @@
 """The benchmark of bonuses: what it measures, what it leaves out, and the same work on both sides."""
 
+import jax
 import pytest
 
-from made.bench import BENCHES, bonuses
-from made.bonuses import ICM, MADE, RND, Bernstein, FirstVisit, NoBonus
-from made.learning import Fit
+from made.bench import BENCHES, bonuses, rlexplore, stepping
+from made.bench.rlexplore import PAIRS, Taken
+from made.bonuses import ICM, MADE, Bernstein, FirstVisit
+
+# What rllte-core 1.0.1 holds for 7 x 7 images and seven actions, as made/bench/rlexplore_bonuses.py counts it.
+THEIRS = {"RND": 65_728, "RE3": 32_864, "ICM": 168_167, "E3B": 100_455, "RIDE": 168_167, "PseudoCounts": 48_135}
+THEIRS |= {"Disagreement": 303_712}
 
 
-def test_every_learner_of_a_bonus_is_set_to_the_same_steps():
-    fit = Fit(steps=13, batch=256)
-    changed = bonuses.with_fit(FirstVisit(MADE.hashed(cover=RND(width=7))), fit)
-    assert changed.bonus.cover.fit is fit and changed.bonus.cover.width == 7
-    assert bonuses.with_fit(ICM(), fit) != ICM()
-    plain = NoBonus()
-    assert bonuses.with_fit(plain, fit) is plain
+@pytest.mark.parametrize("name", PAIRS)
+def test_ours_hold_at_least_as_many_parameters_as_theirs(name):
+    pair = PAIRS[name]
+    spec = stepping.driven("none").spec
+    state = jax.eval_shape(lambda key: pair.bonus.init(key, spec), jax.random.key(0))
+    assert THEIRS[pair.theirs] <= rlexplore.parameters(state) < 1.05 * THEIRS[pair.theirs]
+
+
+def test_an_optimiser_holds_no_parameters():
+    spec = stepping.driven("none").spec
+    params = jax.eval_shape(lambda key: ICM(4, 8).init(key, spec), jax.random.key(0)).params
+    assert rlexplore.parameters(params) == sum(x.size for x in jax.tree.leaves(params))
 
 
 def test_a_bonus_that_reads_grids_is_timed_and_a_table_is_left_out(monkeypatch):
     for name, small in {"T": 2, "N": 2, "TASK": "made/MiniGrid-Empty-5x5-v0"}.items():
-        monkeypatch.setattr(bonuses, name, small)
-    assert bonuses.seconds(MADE.tabular()) is None and bonuses.seconds(Bernstein()) is None
-    assert 0 < (bonuses.seconds(FirstVisit()) or 0) < 10
+        monkeypatch.setattr(stepping, name, small)
+    assert stepping.seconds(MADE.tabular()) is None and stepping.seconds(Bernstein()) is None
+    found = rlexplore.ours_of(FirstVisit())
+    assert 0 < found.learning < 10 and 0 < found.remembering < 10
+    assert rlexplore.ours_of(bonuses.BONUSES["none"]())[1:] == (0, 0)  # keeps nothing of an episode, has no networks
 
 
 def test_what_is_not_installed_is_named_and_what_failed_too(monkeypatch):
-    monkeypatch.setattr(bonuses, "seconds", lambda bonus: 0.01)
-    monkeypatch.setattr(bonuses, "rlexplore", dict)
-    (row,) = bonuses.beside({"rnd": RND()}, "here")
+    monkeypatch.setattr(rlexplore, "ours_of", lambda bonus: Taken(0.01, 0.002, 7))
+    monkeypatch.setattr(rlexplore, "rlexplore", dict)
+    (row,) = rlexplore.beside(["rnd"], "here")
     assert "MADE_RLEXPLORE_PYTHON" in row.name and row.met is None and row.value == pytest.approx(10)
-    monkeypatch.setattr(bonuses, "rlexplore", lambda: {"RND": 0.05, "ICM": "ValueError: no"})
-    rnd, icm = bonuses.beside({"rnd": RND(), "icm": ICM()}, "here")
+    monkeypatch.setattr(rlexplore, "rlexplore", lambda: {"RND": Taken(0.05, 0.1, 6), "ICM": "ValueError: no"})
+    rnd, _, icm = rlexplore.beside(["rnd", "icm"], "here")
     assert rnd.ratio == pytest.approx(5) and rnd.met and rnd.baseline == pytest.approx(50)
-    assert "failed with ValueError: no" in icm.name and icm.met is None
+    assert "ValueError: no" in icm.name and icm.met is None
     assert "bonuses" in BENCHES
+
+
+def test_remembering_counts_where_theirs_remembers_while_computing():
+    theirs = Taken(0.05, 0.1, 6)
+    at_once, apart = (list(rlexplore.rows(n, PAIRS[n], Taken(0.01, 0.01, 7), theirs, "here")) for n in ("e3b", "ride"))
+    assert [row.ratio for row in at_once] == pytest.approx([2.5]) and not at_once[0].met
+    assert [row.ratio for row in apart] == pytest.approx([5, 10]) and apart[1].goal == ""

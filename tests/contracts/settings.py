@@ -106,8 +106,12 @@ def rnd(**more) -> b.RND:
     return b.RND(**TINY, fit=FIT, **more)
 
 
+def small_vae() -> b.Standardised:
+    return b.Standardised(b.VAE(64, capacity=64, latent=2, width=8, fit=Fit(1e-3, batch=8)))
+
+
 SMALL = {
-    "made": lambda: b.MADE(rnd(), b.Standardised(b.VAE(64, capacity=64, latent=2, width=8, fit=Fit(1e-3, batch=8)))),
+    "made": lambda: b.MADE(rnd(), small_vae()),
     "made-released": lambda: b.made_released(
         cover=ReleasedRND(Fit(2e-4, batch=8), width=8, hidden=8, features=4),
         density=ReleasedVAE(64, capacity=64, latent=4, width=8, fit=Fit(1e-3, batch=8)),
@@ -131,7 +135,7 @@ COMBINED = {
     "clipped": lambda: b.Clipped(b.HashedCounts(bits=8, kind="similar", on="obs"), high=0.5),
     "normalised": lambda: b.Normalised(rnd(normalise=True)),
     "normalised-return": lambda: b.Normalised(b.FirstVisit(b.HashedCounts(bits=8)), of="return", n_envs=N),
-    "calibrated-family": lambda: b.Calibrated(b.Family(power=0.5, gate=1.0, cover=rnd())),
+    "calibrated-family": lambda: b.Calibrated(b.Family(power=0.5, gate=1.0, cover=rnd(), recent=small_vae())),
     "first-visit-sum": lambda: b.FirstVisit(b.Sum((b.FirstVisit(), b.Normalised(b.E3B(CONTROLLABLE))))),
 }
 

@@ -42,7 +42,7 @@ def test_claims_1_to_17_have_one_experiment_each_and_the_demo_judges_these():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_claim_gets_a_verdict_with_numbers(name, store):
     judged = study.check(of(name), store)
-    assert judged and all(isinstance(row, Judged) for row in judged)
+    assert len(judged) == len(experiment(name).claims) and all(isinstance(row, Judged) for row in judged)
     for row in judged:
         assert row.holds in (True, False, None) and any(c.isdigit() for c in row.observed)
         assert row.seeds == len(experiment(name).seeds(Scale.SMOKE)) and row.command == f"made run {name} --scale smoke"
@@ -63,6 +63,12 @@ def test_every_experiment_draws_and_tabulates(name, store):
 def test_a_second_run_finds_everything_done(name, store):
     work, done = plan(experiment(name), Scale.SMOKE, list(experiment(name).seeds(Scale.SMOKE)), store)
     assert work == [] and done > 0
+
+
+def test_an_experiment_that_shares_runs_makes_none_of_its_own(store):
+    """`sample_size` reads those of `minigrid`, which are not run twice when both are asked for."""
+    assert store.experiments() == sorted(e.name for e in experiments().values() if not e.shares)
+    assert [e.shares for e in experiments().values() if e.shares] == ["minigrid"]
 
 
 @pytest.mark.parametrize("name", NAMES)
