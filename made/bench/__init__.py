@@ -40,10 +40,18 @@ def _bonuses() -> Iterator[Measure]:
     yield from bonuses.measures()
 
 
+def _train() -> Iterator[Measure]:
+    """Frames a second of whole training, IMPALA with MADE on a grid, what MADE costs, and where the time goes."""
+    from made.bench import train
+
+    yield from train.measures()
+
+
 BENCHES: dict[str, Callable[[], Iterator[Measure]]] = {
     "tabular": _tabular,
     "grids": _grids,
     "bonuses": _bonuses,
+    "train": _train,
 }
 
 

@@ -134,6 +134,7 @@ class HashedRecentCounts(Density):
         return HashedState(ring, counts.at[slots].add(moved.came_valid.astype(float))), {}
 
 
+LEAST_LOOKED_AT = 128  # pairs that tell a mean and a deviation well enough
 LEAST_SPREAD = 0.1  # nats: a density that tells nothing apart must not be stretched until its noise does
 
 
@@ -153,13 +154,14 @@ class Standardised(Density):
     `memory` pairs, because a density that is still learning drifts. MADE's factor 1 / sqrt(d') then has a log-deviation
     of about scale / 2 and stays within exp(-+ scale clip / 2). A sum over entries has a spread of many nats: without
     this, three in four factors stood at the ends of any sensible range. A deviation below 0.1 is taken for 0.1.
+    The moments look at a fourth of a batch, at least 128 pairs and at most `sample`: 512 of 32 x 100, 128 of 512.
     """
 
     density: Density
     scale: float = 1.0
     clip: float = 3.0
     memory: float = 10_000.0
-    sample: int = eqx.field(static=True, default=512)  # pairs of a batch that are looked at for the moments
+    sample: int = eqx.field(static=True, default=512)  # the most pairs of a batch that the moments look at
 
     def __check_init__(self):
         numbers = {"scale": self.scale, "clip": self.clip, "memory": self.memory, "sample": self.sample}
@@ -171,29 +173,30 @@ class Standardised(Density):
         return StandardisedState(self.density.init(key, spec), moments.empty())
 
     def log_density(self, state, batch):
-        return self.scale * jnp.clip(self._score(state, batch), -self.clip, self.clip)
-
-    def _score(self, state: StandardisedState, batch: Transition) -> Array:
         raw = self.density.log_density(state.inner, batch)
-        score = (raw - state.moments.mean) / moments.deviation(state.moments, LEAST_SPREAD)
-        return jnp.where(state.moments.count > 0, score, 0.0)
+        return self.scale * jnp.clip(score(state.moments, raw), -self.clip, self.clip)
 
     def update(self, state, batch, key):
         inner, metrics = self.density.update(state.inner, batch, key)
-        some = some_of(batch, self.sample)
+        some = some_of(batch, min(self.sample, max(LEAST_LOOKED_AT, -(-batch.reward.size // 4))))
         raw = self.density.log_density(inner, some)
         old = state.moments
         # What was seen counts for at most `memory` pairs; the sample stands for its whole batch.
         weight = jnp.minimum(1.0, self.memory * raw.size / (batch.reward.size * jnp.maximum(old.count, 1e-6)))
         merged = moments.merge(moments.Moments(old.count * weight, old.mean, old.squares * weight), raw)
-        after = StandardisedState(inner, merged)
-        score = self._score(after, some)
+        z = score(merged, raw)
         spread = {
-            "factor/log_std": 0.5 * self.scale * jnp.clip(score, -self.clip, self.clip).std(),
-            "factor/clipped": (jnp.abs(score) > self.clip).mean(),
+            "factor/log_std": 0.5 * self.scale * jnp.clip(z, -self.clip, self.clip).std(),
+            "factor/clipped": (jnp.abs(z) > self.clip).mean(),
             "factor/raw_log_std": 0.5 * moments.deviation(merged),
         }
-        return after, {**metrics, **spread}
+        return StandardisedState(inner, merged), {**metrics, **spread}
+
+
+def score(seen: moments.Moments, raw: Float[Array, "*b"]) -> Float[Array, "*b"]:
+    """How many deviations each log-density lies above the mean; 0 before any experience."""
+    z = (raw - seen.mean) / moments.deviation(seen, LEAST_SPREAD)
+    return jnp.where(seen.count > 0, z, 0.0)
 
 
 def some_of(batch: Transition, n: int) -> Transition:

@@ -12,18 +12,18 @@ from made.bonuses import pixels
 from made.bonuses.likelihood import SYMBOLS, Outline, outline
 from made.core import Density, Transition
 from made.learning import Fit, Learned, named
-from made.nets import MLP, ConvNet
+from made.nets import MLP
 
 ACTIVE = 0.01  # nats: a latent that carries less is idle; a posterior whose latents carry less on average has collapsed
 
 
 class AutoEncoder(eqx.Module):
-    """Encoder, decoder and the scales of the Gaussian leaves. Pixels go through convolutions, all else is dense."""
+    """Encoder, decoder and the scales of the Gaussian leaves. Pixels go through cells (`pixels`), all else is dense."""
 
     encoder: MLP
     decoder: MLP
-    downs: tuple[ConvNet | None, ...]
-    ups: tuple[pixels.Up | None, ...]
+    downs: tuple[pixels.Reader | None, ...]
+    ups: tuple[pixels.Painter | None, ...]
     log_scale: Float[Array, " scales"]
     outline: Outline = eqx.field(static=True)
     latent: int = eqx.field(static=True)
@@ -36,11 +36,11 @@ class AutoEncoder(eqx.Module):
         ]
         self.outline, self.latent = outline, latent
         self.downs = tuple(
-            pixels.down((leaf.shape[-1], 32, 64, 128), jax.random.fold_in(k_down, i)) if image else None
+            pixels.Reader(leaf.shape[-1], (32, 64), jax.random.fold_in(k_down, i)) if image else None
             for i, (leaf, image) in enumerate(zip(outline.leaves, images, strict=True))
         )
         self.ups = tuple(
-            pixels.Up(leaf.shape, (128, 64, 32, 32), jax.random.fold_in(k_up, i)) if image else None  # type: ignore[arg-type]
+            pixels.Painter(leaf.shape, (32, 32), jax.random.fold_in(k_up, i)) if image else None  # type: ignore[arg-type]
             for i, (leaf, image) in enumerate(zip(outline.leaves, images, strict=True))
         )
         inputs = jax.eval_shape(lambda x: self._inputs(x), jnp.zeros(outline.size)).shape[0]
@@ -112,7 +112,7 @@ class VAE(Density):
     """
 
     window: int = 10_000
-    fit: Fit = Fit(learning_rate=2e-3, steps=8, batch=128)
+    fit: Fit = Fit(learning_rate=2e-3, steps=8, batch=128, fresh=3)
     free: float = 0.05  # nats a latent may carry without a charge in the loss, lest it fall idle early on
     capacity: int = eqx.field(static=True, default=10_000)  # room for the window, so that windows can be lanes
     latent: int = eqx.field(static=True, default=32)
@@ -157,7 +157,7 @@ class VAE(Density):
             return charged - fit.mean(), {"reconstruction": fit.mean(), **latent_metrics(kl)}
 
         draw = lambda key: rings.sample(ring, self.fit.batch, key, self.window)  # noqa: E731
-        learned, metrics = self.fit.descend_on(loss, state.learned, draw, k_fit)
+        learned, metrics = self.fit.after(batch.reward.size).descend_on(loss, state.learned, draw, k_fit)
         return VAEState(learned, ring, seen, self._noise(k_noise)), named(metrics, "vae")
 
     def _noise(self, key) -> Float[Array, "K latent"]:

@@ -85,7 +85,8 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> tuple[float, float, float]:
     """The ratio of means with its 95% bootstrap interval, the groups resampled apart."""
     draw = rng()
     means = [x[draw.integers(0, len(x), (2000, len(x)))].mean(axis=1) for x in (above, below)]
-    return float(above.mean() / below.mean()), *map(float, np.quantile(means[0] / means[1], [0.025, 0.975]))
+    low, high = np.quantile(means[0] / means[1], [0.025, 0.975])
+    return float(above.mean() / below.mean()), float(low), float(high)
 
 
 def others_solve_half(table: Table) -> Verdict:
@@ -118,7 +119,9 @@ def factor_drives_the_gain(table: Table) -> Verdict:
         alone = _ratio(times["gate"], times["made/gated"])
         low.append(ratio[1])
         high.append(ratio[2])
-        said.append(f"{task} {ratio[0]:.2f} [{ratio[1]:.2f}, {ratio[2]:.2f}], and the gate alone over it {alone[0]:.2f}")
+        said.append(
+            f"{task} {ratio[0]:.2f} [{ratio[1]:.2f}, {ratio[2]:.2f}], and the gate alone over it {alone[0]:.2f}"
+        )
     observed = f"frames to solve (the budget where unsolved), gated RND's over gated MADE's: {'; '.join(said)}"
     if not enough(table):
         return Verdict(None, observed)
@@ -166,7 +169,17 @@ def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
             ends = shared.final(table, one)
             last = np.nanmean(table.curves(one, "bonus_strength")[1][:, -5:])
             said = shared.to_solve(table, one).say(rng())
-            rows.append([task, method, f"{strength:g}", f"{rate:g}", said, f"{ends.mean():.2f} ({ends.min():.2f} to {ends.max():.2f})", f"{last:.2f}"])
+            rows.append(
+                [
+                    task,
+                    method,
+                    f"{strength:g}",
+                    f"{rate:g}",
+                    said,
+                    f"{ends.mean():.2f} ({ends.min():.2f} to {ends.max():.2f})",
+                    f"{last:.2f}",
+                ]
+            )
     return [("Every method at its chosen setting", header, rows)]
 
 

@@ -14,7 +14,7 @@ SHOWN = ("made", "made/gated", "bebold", "rnd/gated", "gate", "rnd", "none")
 
 def relative(table: Table, task: str) -> dict[str, float]:
     """Median frames to solve over those of the better MADE; infinite where fewer than half of the seeds solve it."""
-    medians = {m: shared.to_solve(table, f"{task}/{m}").median(rng()).estimate for m in SHOWN}
+    medians = {m: float(shared.to_solve(table, f"{task}/{m}").median(rng()).estimate) for m in SHOWN}
     best = min(medians["made"], medians["made/gated"])
     return {m: x / best if np.isfinite(best) else np.nan for m, x in medians.items()}
 
@@ -45,7 +45,14 @@ def draw(table: Table) -> list[Drawing]:
         top = 1.25 * max([x for x in ratios.values() if np.isfinite(x)], default=1.0)
         for i, (method, x) in enumerate(ratios.items()):
             look, fails = plot.style_of(method), not np.isfinite(x)
-            ax.bar(i, top if fails else x, color=look.colour, hatch="//" if fails else "", alpha=0.35 if fails else 1, label=look.text)
+            ax.bar(
+                i,
+                top if fails else x,
+                color=look.colour,
+                hatch="//" if fails else "",
+                alpha=0.35 if fails else 1,
+                label=look.text,
+            )
             ax.text(i, top if fails else x, "\u221e" if fails else f"{x:.1f}", ha="center", va="bottom")
         ax.set_xticks([])
         ax.axhline(1, color="#888888", linewidth=0.6)
