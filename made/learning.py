@@ -25,8 +25,7 @@ class Learned(NamedTuple):
 class Fit(eqx.Module):
     """Adam, `steps` steps an update, each on `batch` items drawn from those given; on all of them where batch is 0.
 
-    Where `fresh` is given, a learner that replays the past works in proportion to what came in: it makes one step for
-    each `fresh * batch` new items, at least one and at most `steps`.
+    A learner that replays the past may work in proportion to what came in (`after`); `steps` is then the most.
 
     A loss is a function (params, items, key) -> (scalar, metrics) of items with one leading axis.
     """
@@ -36,24 +35,22 @@ class Fit(eqx.Module):
     epsilon: float = 1e-8
     steps: int = eqx.field(static=True, default=1)
     batch: int = eqx.field(static=True, default=0)
-    fresh: int = eqx.field(static=True, default=0)  # new items for each one that is learnt from; 0: always all steps
 
     def __check_init__(self):
-        if self.steps < 1 or self.batch < 0 or self.fresh < 0:
+        if self.steps < 1 or self.batch < 0:
             raise ValueError(
-                f"Fit takes steps >= 1, batch >= 0 (0 for all) and fresh >= 0 (0 for all steps), got "
-                f"steps={self.steps}, batch={self.batch}, fresh={self.fresh}."
+                f"Fit takes steps >= 1 and batch >= 0 (0 for all), got steps={self.steps}, batch={self.batch}."
             )
 
-    def after(self, n: int) -> "Fit":
-        """The same with as many steps as n new items are worth: n // (fresh * batch), from 1 to `steps`.
+    def after(self, n: int, fresh: int) -> "Fit":
+        """The same with one step for each fresh * batch of n new items, from 1 to `steps`; all where fresh is 0.
 
-        >>> [Fit(steps=8, batch=128, fresh=3).after(n).steps for n in (512, 3200, 10_000)]
+        >>> [Fit(steps=8, batch=128).after(n, fresh=3).steps for n in (512, 3200, 10_000)]
         [1, 8, 8]
         """
-        if not self.fresh * self.batch:
+        if not fresh * self.batch:
             return self
-        return dataclasses.replace(self, steps=min(max(n // (self.fresh * self.batch), 1), self.steps))
+        return dataclasses.replace(self, steps=min(max(n // (fresh * self.batch), 1), self.steps))
 
     def _optimiser(self) -> optax.GradientTransformation:
         return optax.chain(optax.clip_by_global_norm(self.clip), optax.adam(self.learning_rate, eps=self.epsilon))

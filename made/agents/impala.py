@@ -68,12 +68,8 @@ class IMPALA(Agent):
             )
         net = PolicyNet(self.layout, spec, self.heads, self.view, key=key)
         older = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.lag, *x.shape)), net) if self.lag else ()
-        return IMPALAState(
-            net,
-            self._scale().init(net),
-            older,  # type: ignore[arg-type]
-            jnp.zeros((), jnp.int32),
-        )
+        optimiser = self._scale().init(net)  # type: ignore[arg-type]
+        return IMPALAState(net, optimiser, older, jnp.zeros((), jnp.int32))
 
     def _scale(self) -> optax.GradientTransformation:
         scale = optax.scale_by_rms(self.smoothing, self.epsilon, eps_in_sqrt=False)

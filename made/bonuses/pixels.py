@@ -92,7 +92,7 @@ def down(channels: Sequence[int], key: Key[Array, ""]) -> ConvNet:
 
 
 class Up(eqx.Module):
-    """The way back as released: three transposed convolutions 3x3 with stride 2, a relu after each, and a convolution 2x2.
+    """The released way back: three transposed convolutions 3x3 with stride 2, a relu after each, a convolution 2x2.
 
     A transposed convolution makes 2n - 1 or 2n of n, so three reach every size that three halvings come from. The
     layout of the authors' code, 13 - 26 - 51 - 101 - 100, is the case of 100 pixels.

@@ -11,6 +11,7 @@ from made import rings, trees
 from made.bonuses import pixels
 from made.bonuses.likelihood import SYMBOLS, Outline, outline
 from made.core import Density, Transition
+from made.describe import ADDED
 from made.learning import Fit, Learned, named
 from made.nets import MLP
 
@@ -104,6 +105,7 @@ class VAE(Density):
     Section 5. The likelihood is summed over entries: categorical for discrete values and symbolic grids, Gaussian with
     a learnt scale for pixels and vectors (`made.bonuses.likelihood`). It is read at the mean of q, or averaged over
     `samples` draws that stay the same between two updates, so that a read is pure.
+    An update makes a step for each `fresh * fit.batch` new pairs, one at least and `fit.steps` at most: 8 for 32 x 100.
     The loss charges a latent only for what it carries beyond `free` nats (Kingma et al., 2016), the density for all.
     Differs from the authors' code: theirs averages the squared error over entries, whose optimum ignores the latent.
 
@@ -112,7 +114,7 @@ class VAE(Density):
     """
 
     window: int = 10_000
-    fit: Fit = Fit(learning_rate=2e-3, steps=8, batch=128, fresh=3)
+    fit: Fit = Fit(learning_rate=2e-3, steps=8, batch=128)
     free: float = 0.05  # nats a latent may carry without a charge in the loss, lest it fall idle early on
     capacity: int = eqx.field(static=True, default=10_000)  # room for the window, so that windows can be lanes
     latent: int = eqx.field(static=True, default=32)
@@ -120,13 +122,16 @@ class VAE(Density):
     samples: int = eqx.field(static=True, default=0)  # 0: at the mean of q
     view: str = eqx.field(static=True, default="")
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)  # (): every byte image is pixels
+    # New pairs for each one that is learnt from; 0: always all steps.
+    fresh: int = eqx.field(static=True, default=3, metadata=ADDED)
 
     def __check_init__(self):
         rings.check_window("VAE", self.window, self.capacity)
-        if min(self.latent, self.width) < 1 or self.samples < 0 or self.fit.batch < 1:
+        if min(self.latent, self.width) < 1 or self.samples < 0 or self.fit.batch < 1 or self.fresh < 0:
             raise ValueError(
-                f"VAE takes latent >= 1, width >= 1, samples >= 0 (0: the mean) and fit.batch >= 1, got "
-                f"latent={self.latent}, width={self.width}, samples={self.samples}, fit.batch={self.fit.batch}."
+                f"VAE takes latent >= 1, width >= 1, samples >= 0 (0: the mean), fit.batch >= 1 and fresh >= 0 (0: all "
+                f"steps), got latent={self.latent}, width={self.width}, samples={self.samples}, "
+                f"fit.batch={self.fit.batch}, fresh={self.fresh}."
             )
 
     def init(self, key, spec):
@@ -157,7 +162,7 @@ class VAE(Density):
             return charged - fit.mean(), {"reconstruction": fit.mean(), **latent_metrics(kl)}
 
         draw = lambda key: rings.sample(ring, self.fit.batch, key, self.window)  # noqa: E731
-        learned, metrics = self.fit.after(batch.reward.size).descend_on(loss, state.learned, draw, k_fit)
+        learned, metrics = self.fit.after(batch.reward.size, self.fresh).descend_on(loss, state.learned, draw, k_fit)
         return VAEState(learned, ring, seen, self._noise(k_noise)), named(metrics, "vae")
 
     def _noise(self, key) -> Float[Array, "K latent"]:

@@ -183,7 +183,7 @@ def trials(scale: Scale) -> dict[str, Trial]:
         name: Estimates(
             make_grid(task, shows=("image", "hash")),
             released=ReleasedVAE(fit=fit, latent=choose(scale, smoke=4, demo=128), width=width, **room),
-            vae=VAE(fit=fit, latent=latent, width=width, **room),
+            vae=VAE(fit=fit, latent=latent, width=width, fresh=0, **room),
             factorised=Factorised(**room),
             hashed=HashedRecentCounts(**room),
             window=window,

@@ -187,3 +187,11 @@ def test_the_strength_of_a_bonus_is_what_an_episode_earns():
     assert bonus_strength(0.02, 0.5, 140) == pytest.approx(1.4)
     with pytest.raises(ValueError, match="horizon=0"):
         bonus_strength(0.1, 1.0, 0)
+
+
+def test_standardised_looks_at_a_fourth_of_a_batch_but_never_at_too_few_pairs():
+    density, looked_at = Standardised(Given()), {100: 100, 512: 128, 1024: 256, 3200: 512}
+    blank = density.init(jax.random.key(0), TABLE)
+    for size, expected in looked_at.items():
+        state, _ = density.update(blank, step(jnp.zeros((size, 1)), jnp.zeros((size, 1), int)), jax.random.key(0))
+        assert state.moments.count == expected

@@ -28,7 +28,7 @@ def step(obs, action=None) -> Transition:
 
 
 def small_vae(**more) -> VAE:
-    return VAE(40, capacity=40, latent=2, width=8, fit=Fit(1e-2, steps=40, batch=32), **more)
+    return VAE(40, capacity=40, latent=2, width=8, fit=Fit(1e-2, steps=40, batch=32), fresh=0, **more)
 
 
 def deep(**more) -> MADE:
@@ -152,7 +152,7 @@ def test_the_released_vae_collapses_and_its_density_is_the_distance_from_the_mea
 
 
 def test_a_summed_likelihood_does_not_collapse_on_the_same_pairs(collapsed):
-    density = VAE(80, capacity=80, latent=4, width=16, fit=Fit(5e-3, steps=300, batch=64))
+    density = VAE(80, capacity=80, latent=4, width=16, fit=Fit(5e-3, steps=300, batch=64), fresh=0)
     _, metrics = fed(density, TABLE, [collapsed[0]] * 3)
     assert metrics["vae/collapsed"] == 0 and metrics["vae/kl"] > 0.1
 

@@ -1,5 +1,6 @@
 """The VAE as a density: its bound recomputed in NumPy, its window, its ranks, and what it says of collapse."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ from made.bonuses import pixels
 from made.bonuses.likelihood import LEAST_SCALE, leaf_of, outline
 from made.bonuses.vae import VAE, latent_metrics
 from made.core import Space, Spec, Transition
+from made.describe import describe
 from made.learning import Fit
 from made.watch import state_action_grid
 
@@ -21,7 +23,9 @@ IMAGE = Spec(Space((36, 40, 3), jnp.uint8), Space((), jnp.int32, 2))
 
 
 def vae(window=200, capacity=200, **more) -> VAE:
-    return VAE(window, **{"capacity": capacity, "latent": 3, "width": 8, "fit": Fit(5e-3, batch=32), **more})
+    return VAE(
+        window, **{"capacity": capacity, "latent": 3, "width": 8, "fit": Fit(5e-3, batch=32), "fresh": 0, **more}
+    )
 
 
 def draw(space: Space, shape, rng):
@@ -198,3 +202,39 @@ def test_leaves_are_modelled_by_what_they_are():
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         vae(**wrong)
+
+
+def test_cells_hold_every_pixel_and_an_image_of_any_size_is_painted():
+    image = jnp.arange(9 * 6 * 2.0).reshape(9, 6, 2)
+    cells = pixels.to_cells(image)
+    assert cells.shape == (3, 2, 32) and np.array_equal(cells[1, 0].reshape(4, 4, 2), image[4:8, :4])
+    assert np.array_equal(pixels.to_pixels(cells, 4)[:9, :6], image)
+    for height, width in ((15, 15), (84, 84), (100, 37)):
+        painter = pixels.Painter((height, width, 3), (2, 2), jax.random.key(0))
+        assert jax.eval_shape(painter, jnp.zeros(painter.size)).shape == (height, width, 3)
+
+
+def test_a_convolution_as_a_product_is_the_convolution():
+    rng = np.random.default_rng(0)
+    layer, x = eqx.nn.Linear(9 * 2, 4, key=jax.random.key(0)), jnp.asarray(rng.normal(size=(7, 6, 2)))
+    filters = layer.weight.reshape(4, 3, 3, 2).transpose(2, 1, 3, 0)  # columns of rows of channels
+    for stride in (1, 2):
+        true = jax.lax.conv_general_dilated(
+            x[None], filters, (stride, stride), [(1, 1)] * 2, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )[0]
+        assert np.allclose(pixels.around(layer, x, stride), true + jnp.asarray(layer.bias), atol=1e-5)
+
+
+def test_the_work_of_an_update_is_in_proportion_to_what_came_in():
+    """The rule of `VAE.fit`: one Adam step for 384 new pairs, and eight for the 3,200 of 32 environments x 100."""
+    assert [VAE().fit.after(n, VAE().fresh).steps for n in (1, 512, 1200, 3200, 10**6)] == [1, 1, 3, 8, 8]
+    counts = [
+        int(fed(vae(fit=Fit(5e-3, steps=4, batch=4), fresh=2), TABLE, [batch_of(TABLE, shape)])[0]
+            .learned.optimiser[1][0].count) for shape in ((2, 2), (6, 4))]  # fmt: skip
+    assert counts == [1, 3]
+    assert Fit(steps=5, batch=4).after(1, fresh=0).steps == 5
+
+
+def test_a_field_that_came_later_is_told_only_away_from_its_default():
+    """Names of recorded runs are hashes of settings: they must not change where nothing else did."""
+    assert "fresh" not in describe(VAE()) and describe(VAE(fresh=0))["fresh"] == 0
