@@ -59,7 +59,7 @@ class Budget(NamedTuple):
 BUDGETS: dict[str, dict[str, Budget]] = {
     "smoke": {"MultiRoom-N2-S4": Budget(2, 2)},
     "small": {"MultiRoom-N4-S5": Budget(5, 5)},
-    "gpu": {"MultiRoom-N7-S8": Budget(25, 45), "KeyCorridorS4R3": Budget(35, 60)},
+    "gpu": {"MultiRoom-N7-S8": Budget(25, 45), "KeyCorridorS4R3": Budget(30, 52)},
     "paper": {
         **{f"MultiRoom-{name}": Budget(100, 440) for name in ("N6", "N7-S8", "N12-S10")},
         **{f"KeyCorridorS{size}R3": Budget(100, 440) for size in (3, 4, 5, 6)},
