@@ -14,14 +14,10 @@ import jax
 import numpy as np
 
 
-ADDED = {"added": True}  # metadata of a field that came after runs were recorded: untold at its default, so that
-# their names stand. Its default must leave what they computed as it was.
-
-
 def describe(thing: Any) -> Any:
     """The object graph as dictionaries, lists and numbers."""
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        fields = {f.name: describe(getattr(thing, f.name)) for f in dataclasses.fields(thing) if _told(thing, f)}
+        fields = {f.name: describe(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
         return {"class": type(thing).__name__, **fields}
     if isinstance(thing, np.ndarray | jax.Array) and np.ndim(thing):
         content = np.ascontiguousarray(thing)
@@ -35,10 +31,6 @@ def describe(thing: Any) -> Any:
     if callable(thing):
         return getattr(thing, "__qualname__", type(thing).__name__)
     return thing
-
-
-def _told(thing: Any, field: dataclasses.Field) -> bool:
-    return not field.metadata.get("added") or getattr(thing, field.name) != field.default
 
 
 def run_id(thing: Any) -> str:

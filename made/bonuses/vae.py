@@ -11,7 +11,6 @@ from made import rings, trees
 from made.bonuses import pixels
 from made.bonuses.likelihood import SYMBOLS, Outline, outline
 from made.core import Density, Transition
-from made.describe import ADDED
 from made.learning import Fit, Learned, named
 from made.nets import MLP
 
@@ -122,8 +121,7 @@ class VAE(Density):
     samples: int = eqx.field(static=True, default=0)  # 0: at the mean of q
     view: str = eqx.field(static=True, default="")
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)  # (): every byte image is pixels
-    # New pairs for each one that is learnt from; 0: always all steps.
-    fresh: int = eqx.field(static=True, default=3, metadata=ADDED)
+    fresh: int = eqx.field(static=True, default=3)  # new pairs for each one that is learnt from; 0: always all steps
 
     def __check_init__(self):
         rings.check_window("VAE", self.window, self.capacity)

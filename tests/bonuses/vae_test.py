@@ -12,7 +12,6 @@ from made.bonuses import pixels
 from made.bonuses.likelihood import LEAST_SCALE, leaf_of, outline
 from made.bonuses.vae import VAE, latent_metrics
 from made.core import Space, Spec, Transition
-from made.describe import describe
 from made.learning import Fit
 from made.watch import state_action_grid
 
@@ -233,8 +232,3 @@ def test_the_work_of_an_update_is_in_proportion_to_what_came_in():
             .learned.optimiser[1][0].count) for shape in ((2, 2), (6, 4))]  # fmt: skip
     assert counts == [1, 3]
     assert Fit(steps=5, batch=4).after(1, fresh=0).steps == 5
-
-
-def test_a_field_that_came_later_is_told_only_away_from_its_default():
-    """Names of recorded runs are hashes of settings: they must not change where nothing else did."""
-    assert "fresh" not in describe(VAE()) and describe(VAE(fresh=0))["fresh"] == 0
