@@ -63,6 +63,17 @@ def learning(host: HostBonus, batch: Transition) -> float:
     return best(once, host)
 
 
+def in_turn(*bonuses: Bonus, rounds: int = 5) -> list[float]:
+    """Seconds of reward and update of each, the best of rounds in which they take turns.
+
+    A machine may be a third faster in one minute than in the next: what is compared should share its minutes.
+    """
+    hosts = [driven(bonus) for bonus in bonuses]
+    batches = [walk(host) for host in hosts]
+    found = [[learning(*pair) for pair in zip(hosts, batches, strict=True)] for _ in range(rounds)]
+    return [min(each) for each in zip(*found, strict=True)]
+
+
 def remembering(host: HostBonus, batch: Transition) -> float:
     """Seconds of watching every step of a batch, one call a step; 0 for a bonus that keeps nothing of an episode."""
     if isinstance(host.bonus.memory, NoMemory):

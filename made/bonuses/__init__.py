@@ -31,6 +31,7 @@ BONUSES: dict[str, Callable[[], Bonus]] = {
     "inverse": lambda: Count(power=1.0),
     "bernstein": Bernstein,
     "made": MADE.deep,
+    "made-counts": MADE.hashed,
     "made-released": made_released,
     "made-tabular": MADE.tabular,
     "made-geometric": MADE.geometric,

@@ -20,6 +20,7 @@ class Train:
     steps: str = "10M"  # frames of each seed; rounded up to whole updates
     seeds: int = 1  # seeds 0 to N-1, side by side in one program
     tau: float | None = None  # the temperature of the bonus: 0.01, or 1 with --strength
+    gated: bool = False  # pay at the first visit of a state in an episode only
     strength: float | None = None  # scale the bonus so that an episode of full length earns this much of it
     set: Settings = ()  # path=value, such as agent.learning_rate=3e-4 or n_envs=64; may be given several times
     out: Path | None = None  # the folder of the run; training/<env>-<agent>-<bonus> unless given
@@ -37,7 +38,8 @@ class Train:
         for name in ("tensorboard", "wandb"):
             if getattr(self, name):
                 writers.extra(name)
-        plan, out = self.plan(), self.out or Path("training") / f"{self.env}-{self.agent}-{self.bonus}"
+        paid = f"{self.bonus}{'-gated' * self.gated}"
+        plan, out = self.plan(), self.out or Path("training") / f"{self.env}-{self.agent}-{paid}"
         folder.held(out, plan.configuration)  # what is wrong is told before a minute of compiling
         _say(f"compiling for {self.seeds} seed{'s' * (self.seeds > 1)} ...")
         programs = session.prepare(plan, self.devices)
@@ -59,7 +61,7 @@ class Train:
 
         if self.seeds < 1:
             raise ValueError(f"--seeds must be at least 1, got {self.seeds}.")
-        run = plan.build_run(self.env, self.agent, self.bonus, self.tau, self.strength, self.set)
+        run = plan.build_run(self.env, self.agent, self.bonus, self.gated, self.tau, self.strength, self.set)
         per_update = run.n_envs * run.unroll
         options = {"steps": self.steps, "every": self.every, "eval": self.eval_every, "check": self.checkpoint_every}
         flags = {"eval": "--eval-every", "check": "--checkpoint-every"}

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from made.agents import AGENTS
 from made.bonuses import BONUSES
 from made.bonuses.calibrated import Calibrated
+from made.bonuses.combine import FirstVisit
 from made.core import Environment
 from made.describe import describe, override, suggest
 from made.grids import GRIDS, make_grid
@@ -85,10 +86,17 @@ def named(kind: str, name: str, registry: dict[str, Any]) -> Any:
 
 
 def build_run(
-    env: str, agent: str, bonus: str, tau: float | None, strength: float | None, settings: tuple[str, ...]
+    env: str,
+    agent: str,
+    bonus: str,
+    gated: bool,
+    tau: float | None,
+    strength: float | None,
+    settings: tuple[str, ...],
 ) -> Run:
     """The run of those names with its `path=value` settings, its length still to be given."""
     task, who, pays = environment(env), named("agent", agent, AGENTS), named("bonus", bonus, BONUSES)
+    pays = FirstVisit(pays) if gated else pays
     if strength is not None:
         pays = Calibrated(pays, strength)
     if tau is None:

@@ -25,7 +25,7 @@ from made.watch import state_action_grid
 NAMES = list(CASES)
 TABLES = [name for name in NAMES if name in ("hoeffding", "inverse", "bernstein", "made-tabular", "made-geometric")]
 OF = [n for n in NAMES if CASES[n]().reads]
-ONLY_LOCK = {*TABLES, "bebold"}  # BeBold is NovelD with another number
+ONLY_LOCK = {*TABLES, "bebold", "made-counts"}  # BeBold is NovelD with another number, and MADE is seen with its VAE
 PAIRS = [(name, source) for source in SOURCES for name in NAMES if source == "lock" or name not in ONLY_LOCK]
 
 

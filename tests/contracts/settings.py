@@ -112,6 +112,7 @@ def small_vae() -> b.Standardised:
 
 SMALL = {
     "made": lambda: b.MADE(rnd(), small_vae()),
+    "made-counts": lambda: b.MADE(rnd(), b.Standardised(b.HashedRecentCounts(64, capacity=64, bits=8))),
     "made-released": lambda: b.made_released(
         cover=ReleasedRND(Fit(2e-4, batch=8), width=8, hidden=8, features=4),
         density=ReleasedVAE(64, capacity=64, latent=4, width=8, fit=Fit(1e-3, batch=8)),

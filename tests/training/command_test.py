@@ -151,3 +151,5 @@ def test_a_bonus_is_set_by_its_temperature_or_by_its_strength():
     plain, strong = Train(**asked).plan().run, Train(**asked, strength=0.5).plan().run
     assert (plain.tau.tau, type(plain.bonus).__name__) == (0.01, "RND")
     assert (strong.tau.tau, strong.bonus.strength, type(strong.bonus.bonus).__name__) == (1.0, 0.5, "RND")
+    gated = Train(**asked, gated=True, strength=0.5).plan().run.bonus.bonus
+    assert (type(gated).__name__, type(gated.bonus).__name__) == ("FirstVisit", "RND")
