@@ -45,7 +45,10 @@ def test_list_names_everything_by_kind(capsys):
         "lock_bonuses",
         "lock_heatmap",
         "chain",
+        "minigrid",
+        "sample_size",
         "density",
+        "minigrid_search",
     ]
     assert {"made-tabular", "bernstein"} <= set(kinds["bonuses"]) and "value-iteration" in kinds["agents"]
     assert "lock" in kinds["tasks"] and "tabular" in kinds["benchmarks"]
@@ -55,11 +58,11 @@ def test_list_names_everything_by_kind(capsys):
 def test_check_prints_every_claim_in_a_stable_form(capsys, recorded):
     code, out, _ = call(capsys, "check", "--json", "--out", str(recorded / "runs"))
     rows = json.loads(out)
-    assert code == 0 and [row["claim"] for row in rows] == [*range(1, 18), 35]
+    assert code == 0 and [row["claim"] for row in rows] == [*range(1, 23), 33, 35]
     assert all(
         list(row) == ["claim", "name", "where", "holds", "observed", "scale", "seeds", "command"] for row in rows
     )
-    assert [row["holds"] for row in rows] == [True] * 5 + [None] * 13
+    assert [row["holds"] for row in rows] == [True] * 5 + [None] * 19
     assert rows[0]["scale"] == "smoke" and rows[0]["seeds"] == 2
 
 

@@ -13,6 +13,8 @@ from made.bonuses.rnd import RND
 from made.core import Bonus, EpisodeMemory, NoMemory, Note
 from made.learning import Learned
 
+SAME = 1e-10  # squared distances below this share of the squared length are rounding: the same observation again
+
 
 class Kernel(eqx.Module):
     """The constants of the episodic similarity, with the names and values of the paper's Table of parameters."""
@@ -60,7 +62,9 @@ class Neighbours(EpisodeMemory):
     def remember(self, state, memory, obs, key):
         point = self.features.embed(state.features, obs)
         slots = jnp.arange(memory.points.shape[0])
-        squares = jnp.where(slots < memory.n, jnp.sum((memory.points - point) ** 2, -1), jnp.inf)
+        squares = jnp.sum((memory.points - point) ** 2, -1)
+        squares = jnp.where(squares > SAME * jnp.sum(point**2), squares, 0.0)
+        squares = jnp.where(slots < memory.n, squares, jnp.inf)
         near = -jax.lax.top_k(-squares, self.kernel.k)[0]
         there = jnp.isfinite(near)
         distance = jnp.sum(jnp.where(there, near, 0.0)) / jnp.maximum(there.sum(), 1)

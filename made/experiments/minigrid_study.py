@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from made.agents.impala import IMPALA
-from made.agents.impala_nets import LAYOUTS
+from made.agents.impala_nets import LAYOUTS, Layout
 from made.bonuses.calibrated import Calibrated
 from made.bonuses.family import FAMILY
 from made.grids import make_grid
@@ -67,7 +67,8 @@ BUDGETS: dict[str, dict[str, Budget]] = {
     },
 }
 NAMES = {"MultiRoom-N4-S5": "MiniGrid-MultiRoom-N4-S5-v1"}  # v0 has six rooms
-LAYOUT = {"smoke": "small", "small": "small", "gpu": "mid", "paper": "ride"}
+LAYOUT = {"small": LAYOUTS["small"], "gpu": LAYOUTS["mid"], "paper": LAYOUTS["ride"]}
+TINY = Layout((4,), (2,), (16,), memory="")  # for scales that only ask whether it runs
 
 
 def budgets(scale: Scale) -> dict[str, Budget]:
@@ -81,7 +82,7 @@ def run_of(task: str, method: str, scale: Scale, rows: int, *, strength: float, 
     The paper's printed settings are a coefficient of 0.1, a learning rate of 1e-4 and RMSProp's epsilon of 0.01.
     """
     env = make_grid(NAMES.get(task, f"MiniGrid-{task}-v0"), shows=("image", "hash"))
-    layout, printed = LAYOUTS[LAYOUT.get(scale.value, "small")], method in PRINTED
+    layout, printed = LAYOUT.get(scale.value, TINY), method in PRINTED
     point = FAMILY[PRINTED[method] if printed else METHODS[method]]
     if printed:
         bonus = Calibrated(point, strength=0.1, warmup=0)
