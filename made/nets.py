@@ -20,10 +20,23 @@ SMALL = 16  # cells a side up to which an image is convolved by a product of mat
 def orthogonal(layer: eqx.Module, scale: float, key: Key[Array, ""]) -> eqx.Module:
     """The same layer with an orthogonal weight of that scale and no bias, as the on-policy baselines start."""
     weight: Array = layer.weight  # type: ignore[attr-defined]
-    drawn = jax.nn.initializers.orthogonal(scale)(key, (weight.shape[0], math.prod(weight.shape[1:])))
+    drawn = scale * orthonormal(key, (weight.shape[0], math.prod(weight.shape[1:])))
     layer = eqx.tree_at(lambda m: m.weight, layer, drawn.reshape(weight.shape).astype(weight.dtype))
     bias = getattr(layer, "bias", None)
     return layer if bias is None else eqx.tree_at(lambda m: m.bias, layer, jnp.zeros_like(bias))
+
+
+def orthonormal(key: Key[Array, ""], shape: tuple[int, int], steps: int = 40) -> Float[Array, "i o"]:
+    """A matrix with orthonormal columns (or rows, if it is wide), all alike likely.
+
+    The orthogonal factor of the polar decomposition of a Gaussian matrix, by Newton's iteration X <- X (3 - X^T X) / 2:
+    products only. A QR decomposition calls LAPACK, and such calls within a program of many lanes can lock up XLA's
+    threads on a CPU of two cores.
+    """
+    tall = jax.random.normal(key, (max(shape), min(shape)))
+    tall /= jnp.sqrt(shape[0]) + jnp.sqrt(shape[1])  # no singular value is much above 1 then
+    tall = jax.lax.fori_loop(0, steps, lambda _, x: 1.5 * x - 0.5 * x @ (x.T @ x), tall)
+    return tall if shape[0] >= shape[1] else tall.T
 
 
 class MLP(eqx.Module):
@@ -104,29 +117,6 @@ def windows(x: Float[Array, "h w c"], kernel: Sequence[int], stride: Sequence[in
         reach = (x.shape[axis] - k) // by * by + 1
         x = jnp.concatenate([jax.lax.slice_in_dim(x, i, i + reach, by, axis) for i in range(k)], -1)
     return x
-
-
-class Recurrent(eqx.Module):
-    """A GRU or LSTM cell with one carry of arrays and a start for it."""
-
-    cell: eqx.nn.GRUCell | eqx.nn.LSTMCell
-    kind: str = eqx.field(static=True)
-    width: int = eqx.field(static=True)
-
-    def __init__(self, kind: str, inputs: int, width: int, *, key: Key[Array, ""]):
-        cells = {"gru": eqx.nn.GRUCell, "lstm": eqx.nn.LSTMCell}
-        if kind not in cells:
-            raise ValueError(f"Recurrent comes as 'gru' or 'lstm', got {kind!r}.")
-        self.cell, self.kind, self.width = cells[kind](inputs, width, key=key), kind, width
-
-    def blank(self) -> PyTree:
-        """The carry at the start of an episode."""
-        zeros = jnp.zeros(self.width)
-        return zeros if self.kind == "gru" else (zeros, zeros)
-
-    def __call__(self, carry: PyTree, x: Float[Array, " i"]) -> tuple[PyTree, Float[Array, " o"]]:
-        carry = self.cell(x, carry)
-        return carry, carry if self.kind == "gru" else carry[0]
 
 
 class Encoder(eqx.Module):

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 from made.core import Space
-from made.nets import MLP, ConvNet, Encoder, Recurrent, as_vector, convolve, orthogonal
+from made.nets import MLP, ConvNet, Encoder, as_vector, convolve, orthogonal, orthonormal
 
 
 def test_every_leaf_is_an_array_so_networks_ride_in_scan():
     nets = (
         MLP((3, 8, 2), key=jax.random.key(0)),
         ConvNet((3, 4), key=jax.random.key(1)),
-        Recurrent("lstm", 3, 4, key=jax.random.key(2)),
         Encoder({"a": Space((), jnp.int32, 5), "b": Space((7, 7, 3), jnp.uint8)}, 16, key=jax.random.key(3)),
     )
     assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(nets))
@@ -69,13 +68,11 @@ def test_a_leaf_of_few_values_costs_few_columns_and_every_leaf_is_seen():
         assert not np.allclose(encoder(obs), encoder({**obs, name: obs[name] + 1})), name
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_a_recurrent_cell_remembers(kind):
-    cell = Recurrent(kind, 2, 3, key=jax.random.key(0))
-    carry, first = cell(cell.blank(), jnp.ones(2))
-    _, second = cell(carry, jnp.ones(2))
-    assert first.shape == (3,) and not np.allclose(first, second)
-    assert jax.tree.structure(carry) == jax.tree.structure(cell.blank())
+@pytest.mark.parametrize("shape", [(40, 40), (64, 7), (7, 64)])
+def test_orthonormal_matrices_are(shape):
+    drawn = orthonormal(jax.random.key(0), shape)
+    small = drawn.T @ drawn if shape[0] >= shape[1] else drawn @ drawn.T
+    np.testing.assert_allclose(small, np.eye(min(shape)), atol=2e-5)
 
 
 def test_orthogonal_weights_are_orthogonal():
@@ -89,7 +86,6 @@ def test_orthogonal_weights_are_orthogonal():
     [
         lambda k: MLP((3,), key=k),
         lambda k: ConvNet((3, 4, 5), key=k, strides=(1,)),
-        lambda k: Recurrent("rnn", 2, 3, key=k),
         lambda k: Encoder({"a": 3}, 4, key=k),
     ],
 )

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from made import nets, views
+from made import nets, trees, views
 from made.agents.recurrent import GATES, Carry, Recurrent
 from made.core import Space, Spec
 
@@ -25,24 +25,11 @@ class Dense(eqx.Module):
     bias: Float[Array, " o"]
 
     def __init__(self, inputs: int, outputs: int, *, key: Key[Array, ""], gain: float = math.sqrt(2)):
-        self.weight = gain * orthogonal(key, (inputs, outputs))
+        self.weight = gain * nets.orthonormal(key, (inputs, outputs))
         self.bias = jnp.zeros(outputs)
 
     def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
         return x @ self.weight + self.bias
-
-
-def orthogonal(key: Key[Array, ""], shape: tuple[int, int], steps: int = 40) -> Float[Array, "i o"]:
-    """A matrix with orthonormal columns (or rows, if it is wide), all alike likely.
-
-    The orthogonal factor of the polar decomposition of a Gaussian matrix, by Newton's iteration X <- X (3 - X^T X) / 2:
-    products only. A QR decomposition calls LAPACK, and such calls within a program of many lanes can lock up XLA's
-    threads on a CPU of two cores.
-    """
-    tall = jax.random.normal(key, (max(shape), min(shape)))
-    tall /= jnp.sqrt(shape[0]) + jnp.sqrt(shape[1])  # no singular value is much above 1 then
-    tall = jax.lax.fori_loop(0, steps, lambda _, x: 1.5 * x - 0.5 * x @ (x.T @ x), tall)
-    return tall if shape[0] >= shape[1] else tall.T
 
 
 class Patches(eqx.Module):
@@ -61,7 +48,7 @@ class Patches(eqx.Module):
 class Layout(eqx.Module):
     """The shape of a network. `memory` is "lstm", "gru" or "" for none.
 
-    `inputs` is "symbols" for grids, whose small numbers go in as they are (facts of RIDE's and NovelD's code), and
+    `inputs` is "symbols" for grids, whose small numbers go in as they are, as in RIDE's and NovelD's code, and
     "pixels" for images, divided by 255. `precision` is that of the products; the parameters stay float32.
     """
 
@@ -77,9 +64,8 @@ class Layout(eqx.Module):
     def __check_init__(self):
         if len(self.channels) != len(self.strides) or not self.dense:
             raise ValueError(
-                f"Layout takes a stride for each convolution and one dense layer or more; got "
-                f"channels={self.channels}, "
-                f"strides={self.strides}, dense={self.dense}."
+                "Layout takes a stride for each convolution and one dense layer or more; got "
+                f"channels={self.channels}, strides={self.strides}, dense={self.dense}."
             )
         if self.memory not in ("", *GATES) or self.inputs not in ("symbols", "pixels"):
             raise ValueError(
@@ -227,8 +213,4 @@ def is_image(space: Space) -> bool:
 
 def _vector(x: Array, space: Space) -> Array:
     """One leaf as a vector, for any leading axes."""
-    lead = x.ndim - len(space.shape)
-    fn = lambda x: nets.as_vector(x, space, None)  # noqa: E731
-    for _ in range(lead):
-        fn = jax.vmap(fn)
-    return fn(x)
+    return trees.over_leading(lambda x: nets.as_vector(x, space, None), x.ndim - len(space.shape))(x)

@@ -28,6 +28,8 @@ class Recurrent(eqx.Module):
     kind: str = eqx.field(static=True)
 
     def __init__(self, kind: str, inputs: int, width: int, *, key: Key[Array, ""]):
+        if kind not in GATES:
+            raise ValueError(f"Recurrent comes as {' or '.join(map(repr, GATES))}, got {kind!r}.")
         k_inputs, k_weights = jax.random.split(key)
         gates, bound = GATES[kind] * width, width**-0.5
         self.inputs = jax.random.uniform(k_inputs, (inputs, gates), minval=-bound, maxval=bound)

@@ -6,8 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from made.bonuses.episodic import inside
-from made.core import Bonus, EpisodeMemory
+from made.bonuses.combine import Around
+from made.core import Bonus
 
 
 class CalibratedState(NamedTuple):
@@ -19,7 +19,7 @@ class CalibratedState(NamedTuple):
     clock: Float[Array, ""]
 
 
-class Calibrated(Bonus):
+class Calibrated(Around):
     """A bonus scaled, early on and then for good, so that a full episode earns `strength` from it.
 
         b = inner * strength / (mean * horizon),   mean: what inner pays, smoothed over `warmup` updates, then fixed
@@ -41,14 +41,6 @@ class Calibrated(Bonus):
                 f"Calibrated takes horizon >= 0 and a bonus that can be told without an agent's values; got "
                 f"horizon={self.horizon}, bonus={type(self.bonus).__name__}."
             )
-
-    @property
-    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.bonus.reads
-
-    @property
-    def memory(self) -> EpisodeMemory:  # type: ignore[override]
-        return inside(self.bonus.memory, 0)
 
     def init(self, key, spec):
         if not self.horizon and not spec.horizon:

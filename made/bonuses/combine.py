@@ -83,6 +83,20 @@ class Clipped(Repaid):
         return jnp.clip(paid, self.low, self.high)
 
 
+class Around(Bonus):
+    """A bonus that keeps a state of its own around that of the bonus inside, which comes first in it."""
+
+    bonus: eqx.AbstractVar[Bonus]
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.bonus.reads
+
+    @property
+    def memory(self) -> EpisodeMemory:  # type: ignore[override]
+        return inside(self.bonus.memory, 0)
+
+
 class NormalisedState(NamedTuple):
     """The inner bonus's state, the moments of what it paid, and its discounted sums as they stand, one a lane."""
 
@@ -91,7 +105,7 @@ class NormalisedState(NamedTuple):
     sums: Float[Array, " n"]
 
 
-class Normalised(Bonus):
+class Normalised(Around):
     """A bonus over the running standard deviation of what it has paid.
 
         b = inner / std(inner)              of="reward"
@@ -118,14 +132,6 @@ class Normalised(Bonus):
                 f"Normalised asks for rewards when it is updated, and {type(self.bonus).__name__} can tell them only "
                 "with an agent's values: normalise a bonus that does not read 'value'."
             )
-
-    @property
-    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.bonus.reads
-
-    @property
-    def memory(self) -> EpisodeMemory:  # type: ignore[override]
-        return inside(self.bonus.memory, 0)
 
     def init(self, key, spec):
         return NormalisedState(self.bonus.init(key, spec), moments.empty(), jnp.zeros(self.n_envs))

@@ -5,12 +5,11 @@ methods share their parts (RND, counts of the recent window, the first visit of 
 they multiply. Here the exponents are numbers, and numbers are lanes.
 """
 
-import jax
 import jax.numpy as jnp
 
 from made.bonuses.density import HashedRecentCounts, Standardised
 from made.bonuses.episodic import VisitCounts
-from made.bonuses.made import MADEState
+from made.bonuses.made import MADE
 from made.bonuses.rnd import RND
 from made.core import Bonus, Density, EpisodeMemory, NoMemory
 
@@ -51,8 +50,7 @@ class Family(Bonus):
         return "obs", "action", "next_obs", "next_note"
 
     def init(self, key, spec):
-        k_cover, k_recent = jax.random.split(key)
-        return MADEState(self.cover.init(k_cover, spec), self.recent.init(k_recent, spec))
+        return self._parts().init(key, spec)
 
     def reward(self, state, batch, *, value=None):
         at = lambda obs: self.cover.reward(state.cover, batch._replace(obs=obs, next_obs=obs), value=value)  # noqa: E731
@@ -62,10 +60,11 @@ class Family(Bonus):
         return jnp.where(self.novelty > 0, gained, 1.0) * factor * kept
 
     def update(self, state, batch, key):
-        k_cover, k_recent = jax.random.split(key)
-        cover, of_cover = self.cover.update(state.cover, batch, k_cover)
-        recent, of_recent = self.recent.update(state.recent, batch, k_recent)
-        return MADEState(cover, recent), {**of_cover, **of_recent}
+        return self._parts().update(state, batch, key)
+
+    def _parts(self) -> MADE:
+        """Every member keeps and learns what MADE does, whichever of it is paid."""
+        return MADE(self.cover, self.recent)
 
 
 FAMILY = {

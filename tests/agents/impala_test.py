@@ -9,7 +9,7 @@ from contracts.settings import Drift, Walk, quick, small_grid
 
 from made import trees
 from made.agents import IMPALA
-from made.agents.impala_nets import LAYOUTS, Dense, Layout, Patches, PolicyNet, orthogonal
+from made.agents.impala_nets import LAYOUTS, Dense, Layout, Patches, PolicyNet
 from made.bonuses import Flat, NoBonus, Scaled
 from made.core import Space
 from made.rollout import begin, rollout
@@ -150,13 +150,6 @@ def test_patches_are_a_convolution(stride):
     shape = ("NHWC", "HWIO", "NHWC")
     wanted = jax.lax.conv_general_dilated(image, kernel, (stride,) * 2, [(1, 1)] * 2, dimension_numbers=shape)
     np.testing.assert_allclose(layer(image), wanted, atol=1e-5)
-
-
-@pytest.mark.parametrize("shape", [(40, 40), (64, 7), (7, 64)])
-def test_orthogonal_matrices_are(shape):
-    drawn = orthogonal(jax.random.key(0), shape)
-    small = drawn.T @ drawn if shape[0] >= shape[1] else drawn @ drawn.T
-    np.testing.assert_allclose(small, np.eye(min(shape)), atol=2e-5)
 
 
 def test_half_precision_is_close_and_the_parameters_stay_whole():

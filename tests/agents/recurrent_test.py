@@ -66,3 +66,15 @@ def test_gradients_are_those_of_the_plain_loop(layer):
     ):
         np.testing.assert_allclose(mine, wanted, atol=1e-5)
         assert jnp.abs(wanted).max() > 1e-3
+
+
+def test_a_layer_is_arrays_alone_and_remembers(layer):
+    assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(layer))
+    first = layer.step(layer.blank(), jnp.ones(INPUTS))
+    second = layer.step(first, jnp.ones(INPUTS))
+    assert jax.tree.structure(first) == jax.tree.structure(layer.blank()) and not np.allclose(first[0], second[0])
+
+
+def test_another_kind_is_refused():
+    with pytest.raises(ValueError, match="'lstm' or 'gru', got 'rnn'"):
+        Recurrent("rnn", INPUTS, H, key=jax.random.key(0))
