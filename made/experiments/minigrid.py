@@ -18,9 +18,8 @@ LEAST_GAIN = 2.0  # "2-5x": how many times fewer frames than BeBold
 
 def trials(scale: Scale) -> dict[str, Trial]:
     found: dict[str, Trial] = {}
-    names = [*shared.METHODS] if scale == Scale.SMOKE else [*shared.METHODS, *shared.PRINTED]
     for task, budget in shared.budgets(scale).items():
-        for method in names:
+        for method in budget.methods:
             settings = shared.chosen(task, method, scale)
             found[f"{task}/{method}"] = shared.run_of(task, method, scale, budget.report, **settings)
     return found

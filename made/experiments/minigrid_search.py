@@ -16,12 +16,11 @@ FIRST_SEED = 100  # the report has 0, 1, 2, ...
 
 def trials(scale: Scale) -> dict[str, Trial]:
     found: dict[str, Trial] = {}
-    some = scale == Scale.SMOKE
-    strengths, rates = (shared.STRENGTHS[:1], shared.RATES[:1]) if some else (shared.STRENGTHS, shared.RATES)
+    few = slice(1 if scale == Scale.SMOKE else None)
     for task, budget in shared.budgets(scale).items():
-        for method in shared.METHODS:
-            for strength in strengths if method != "none" else (0.0,):
-                for rate in rates:
+        for method in (name for name in budget.methods if name in shared.METHODS):
+            for strength in shared.STRENGTHS[few] if method != "none" else (0.0,):
+                for rate in budget.rates[few]:
                     run = shared.run_of(task, method, scale, budget.search, strength=strength, learning_rate=rate)
                     found[label(task, method, strength, rate)] = run
     return found

@@ -14,8 +14,11 @@ import numpy as np
 
 from made.agents.impala import IMPALA
 from made.agents.impala_nets import LAYOUTS, Layout
+from made.bonuses.amigo import AMIGo
 from made.bonuses.calibrated import Calibrated
 from made.bonuses.family import FAMILY
+from made.bonuses.impact import IMPACT
+from made.core import Bonus
 from made.grids import make_grid
 from made.results.bootstrap import Times, time_to_threshold
 from made.results.store import Scale
@@ -30,36 +33,51 @@ STRENGTHS, RATES = (0.2, 0.4, 0.8, 1.2), (3e-4, 6e-4)
 DEFAULT = {"strength": 0.4, "learning_rate": 6e-4}  # for a task that was not searched
 CHOSEN = Path(__file__).with_name("minigrid_chosen.json")  # what `minigrid_search` chose, by task and method
 
-METHODS = {  # as they are called in figures -> point of the family
-    "none": "rnd",
-    "rnd": "rnd",
-    "rnd/gated": "gated rnd",
-    "gate": "gate",
-    "bebold": "bebold",
-    "bebold/ungated": "ungated bebold",
-    "made": "made",
-    "made/gated": "gated made",
-    "made/on bebold": "made on bebold",
+METHODS: dict[str, Bonus] = {  # as they are called in figures
+    "none": FAMILY["rnd"],
+    "rnd": FAMILY["rnd"],
+    "rnd/gated": FAMILY["gated rnd"],
+    "gate": FAMILY["gate"],
+    "bebold": FAMILY["bebold"],
+    "bebold/ungated": FAMILY["ungated bebold"],
+    "made": FAMILY["made"],
+    "made/gated": FAMILY["gated made"],
+    "made/on bebold": FAMILY["made on bebold"],
+    "ride": IMPACT["ride"],
+    "icm": IMPACT["icm"],
+    "icm/gated": IMPACT["gated icm"],
+    "amigo": AMIGo(view="full"),
 }
 PRINTED = {  # the settings that the paper prints: a coefficient, not a strength
-    "printed/rnd": "rnd",
-    "printed/bebold": "bebold",
-    "printed/made": "made",
-    "printed/made gated": "gated made",
+    "printed/rnd": FAMILY["rnd"],
+    "printed/bebold": FAMILY["bebold"],
+    "printed/made": FAMILY["made"],
+    "printed/made gated": FAMILY["gated made"],
 }
+SEARCHED = ("none", "rnd", "rnd/gated", "gate", "bebold", "made", "made/gated", "ride")  # on every task
+ALL = (*METHODS, *PRINTED)
 
 
 class Budget(NamedTuple):
-    """Rows of `every` updates: how long a task is tried."""
+    """Rows of `every` updates: how long a task is tried; and what is tried on it."""
 
     search: int
     report: int
+    methods: tuple[str, ...] = ALL
+    rates: tuple[float, ...] = RATES
 
 
+LATER = (SEARCHED, RATES[-1:])  # on the first two tasks the larger rate did better wherever anything was learnt
 BUDGETS: dict[str, dict[str, Budget]] = {
-    "smoke": {"MultiRoom-N2-S4": Budget(2, 2)},
-    "small": {"MultiRoom-N4-S5": Budget(5, 5)},
-    "gpu": {"MultiRoom-N7-S8": Budget(25, 45), "KeyCorridorS4R3": Budget(30, 52)},
+    "smoke": {"MultiRoom-N2-S4": Budget(2, 2, ("none", "rnd", "gate", "bebold", "made", "made/gated", "rnd/gated"))},
+    "small": {"MultiRoom-N4-S5": Budget(5, 5, ALL[:9] + ALL[-4:])},
+    "gpu": {
+        "MultiRoom-N7-S8": Budget(25, 45),
+        "KeyCorridorS4R3": Budget(30, 52),
+        "MultiRoom-N12-S10": Budget(20, 35, *LATER),
+        "KeyCorridorS5R3": Budget(35, 64, *LATER),
+        "ObstructedMaze-2Dlh": Budget(35, 64, *LATER),
+    },
     "paper": {
         **{f"MultiRoom-{name}": Budget(100, 440) for name in ("N6", "N7-S8", "N12-S10")},
         **{f"KeyCorridorS{size}R3": Budget(100, 440) for size in (3, 4, 5, 6)},
@@ -77,18 +95,18 @@ def budgets(scale: Scale) -> dict[str, Budget]:
 
 
 def run_of(task: str, method: str, scale: Scale, rows: int, *, strength: float, learning_rate: float) -> Run:
-    """One configuration: IMPALA with the paper's batch, and a member of the family set to a strength.
+    """One configuration: IMPALA with the paper's batch, and a bonus set to a strength.
 
+    AMIGo's policy and teacher see the whole grid, as in its authors' code; all others the agent's view.
     The paper's printed settings are a coefficient of 0.1, a learning rate of 1e-4 and RMSProp's epsilon of 0.01.
     """
-    env = make_grid(NAMES.get(task, f"MiniGrid-{task}-v0"), shows=("image", "hash"))
-    layout, printed = LAYOUT.get(scale.value, TINY), method in PRINTED
-    point = FAMILY[PRINTED[method] if printed else METHODS[method]]
-    if printed:
-        bonus = Calibrated(point, strength=0.1, warmup=0)
+    env = make_grid(NAMES.get(task, f"MiniGrid-{task}-v0"), shows=("full",) if method == "amigo" else ("image", "hash"))
+    layout = LAYOUT.get(scale.value, TINY)
+    if method in PRINTED:
+        bonus = Calibrated(PRINTED[method], strength=0.1, warmup=0)
         agent = IMPALA(layout, learning_rate=1e-4, epsilon=0.01)
     else:
-        bonus = Calibrated(point, strength=0.0 if method == "none" else strength, warmup=300)
+        bonus = Calibrated(METHODS[method], strength=0.0 if method == "none" else strength, warmup=300)
         agent = IMPALA(layout, learning_rate=learning_rate)
     if scale == Scale.SMOKE:  # does it run at all: a batch of 4 x 50 steps
         return Run(env, agent, bonus, n_envs=4, unroll=50, iterations=rows, every=1, starts=8, spares=2)

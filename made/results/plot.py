@@ -68,6 +68,8 @@ COLOURS: dict[str, Style] = {
     "dreamer": Style("Dreamer", _BLACK, _MIX, "*"),
     "rad": Style("RAD", _GREY, _SOLID, "x"),
 }
+# For the variants of one method, in the order they are drawn.
+CYCLE = (_RED, _BLUE, _GREEN, _ORANGE, _PURPLE, _SKY, _BLACK)
 # Paul Tol's muted colours less those close to the above: for methods that the table does not name.
 _OTHERS = ("#332288", "#88CCEE", "#117733", "#999933", "#DDCC77", "#882255", "#AA4499")
 

@@ -1,0 +1,113 @@
+"""How MADE depends on its recent density on MiniGrid: the window, what is counted, and a VAE in place of counts."""
+
+from typing import Any
+
+from made.bonuses import VAE, HashedRecentCounts, Standardised, made_released
+from made.bonuses.arrival import Arrivals
+from made.bonuses.calibrated import Calibrated
+from made.bonuses.family import Family
+from made.core import Bonus
+from made.experiments import minigrid_study as shared
+from made.experiments.judging import rng
+from made.experiments.spec import Drawing, Experiment
+from made.results import plot
+from made.results.store import Scale
+from made.results.table import Table
+from made.run import Run
+from made.trial import Trial
+
+WINDOWS = (1_000, 10_000, 100_000)
+DEFAULT = 10_000
+ROWS = {"smoke": 2, "small": 5, "gpu": 35, "paper": 440}
+TASKS = {"smoke": "MultiRoom-N2-S4", "small": "MultiRoom-N4-S5"}
+
+
+def counts(window: int, arrived: float = 0.0) -> Standardised:
+    """Counts of (o, a), or of o', over a window; all windows have one capacity, so that they are lanes."""
+    return Standardised(Arrivals(HashedRecentCounts(window, capacity=max(WINDOWS)), arrived))
+
+
+def variants(gated: bool, scale: Scale) -> dict[str, Bonus]:
+    """Every form of the recent density, behind the gate or not."""
+    point: dict[str, Any] = {"power": 0.5, "gate": float(gated)}
+    found: dict[str, Bonus] = {f"(o, a), {w // 1000}k": Family(**point, recent=counts(w)) for w in WINDOWS}
+    found["o', 10k"] = Family(**point, recent=counts(DEFAULT, 1.0))
+    found["(o, a) alone, 10k"] = Family(**point, novelty=0.0, recent=counts(DEFAULT))
+    if scale != Scale.SMOKE:  # two more programs to compile
+        theirs = made_released()
+        found["VAE, 10k"] = Family(**point, recent=Standardised(VAE(DEFAULT, capacity=DEFAULT)))
+        found["released"] = Family(**point, cover=theirs.cover, recent=theirs.recent)
+    return found
+
+
+def trials(scale: Scale) -> dict[str, Trial]:
+    name = scale.value if scale.value in ROWS else "small"
+    task, found = TASKS.get(name, "MultiRoom-N7-S8"), {}
+    for gated, method in ((True, "made/gated"), (False, "made")):
+        settings = shared.chosen(task, method, scale)
+        run = shared.run_of(task, method, scale, ROWS[name], **settings)
+        for variant, bonus in variants(gated, scale).items():
+            set_to = Calibrated(bonus, strength=settings["strength"], warmup=300)
+            found[f"{'gated' if gated else 'ungated'}/{variant}"] = with_bonus(run, set_to)
+    return found
+
+
+def with_bonus(run: Run, bonus: Bonus) -> Run:
+    """The same run with another bonus."""
+    settings = {name: getattr(run, name) for name in ("n_envs", "unroll", "iterations", "every", "starts", "spares")}
+    return Run(run.env, run.agent, bonus, **settings)
+
+
+def draw(table: Table) -> list[Drawing]:
+    fig, axes = plot.figure(1, 2, height=2.8, sharey=True)
+    for ax, part in zip(axes[0], ("gated", "ungated"), strict=True):
+        for i, one in enumerate(label for label in table.labels() if label.startswith(f"{part}/")):
+            at, curves = shared.returns(table, one)
+            colour, text = plot.CYCLE[i % len(plot.CYCLE)], one.split("/", 1)[1]
+            ax.plot(at, curves.mean(axis=0), color=colour, label=text)
+            ax.fill_between(at, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.12, linewidth=0)
+        plot.step_axis(ax)
+        plot.title(ax, f"MADE, {part}", x="frames", y="return" if part == "gated" else "")
+    plot.legend(fig)
+    seeds = [len(table.seeds(one)) for one in table.labels()]
+    text = (
+        "MADE with other recent densities: counts of (o, a) over three windows, counts of o', that factor without RND, "
+        "the VAE, and the released bonus. Mean return over seeds, the band from the least to the largest."
+    )
+    return [Drawing("minigrid_density", fig, plot.caption(fig, text, seeds=seeds))]
+
+
+def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
+    rows = []
+    for one in table.labels():
+        ends = shared.final(table, one)
+        said = f"{ends.mean():.2f} ({ends.min():.2f} to {ends.max():.2f})"
+        rows.append([*one.split("/", 1), shared.to_solve(table, one).say(rng()), said])
+    return [("MADE with other densities", ["gate", "density", "frames to solve", "return at the end"], rows)]
+
+
+EXPERIMENT = Experiment(
+    name="minigrid_density",
+    figure="fig:minigrid_result",
+    title="MADE's window and density on MiniGrid",
+    about=(
+        "The recent density of MADE changed one part at a time, at the strength and learning rate that the search chose "
+        "for MADE and for gated MADE with counts of (o, a) over 10,000 pairs."
+    ),
+    trials=trials,
+    seeds=lambda scale: range(1 if scale == Scale.SMOKE else 2 if scale == Scale.SMALL else 3),
+    claims=(),
+    draw=draw,
+    tables=tables,
+    columns=(
+        "return",
+        "length",
+        "bonus",
+        "bonus_strength",
+        "entropy",
+        "factor/log_std",
+        "factor/raw_log_std",
+        "replayed",
+    ),
+    in_demo=False,
+)
