@@ -9,23 +9,28 @@ from made.experiments.spec import Claim, Drawing, Experiment, Verdict
 from made.results import plot
 from made.results.table import Table
 
-SHOWN = ("made", "made/gated", "bebold", "rnd/gated", "gate", "rnd", "none")
+THEIRS = ("bebold", "ride", "icm", "amigo", "rnd", "none")
+SHOWN = ("made", "made/gated", "bebold", "rnd/gated", "gate", "ride", "icm", "amigo", "rnd", "none")
 
 
 def relative(table: Table, task: str) -> dict[str, float]:
     """Median frames to solve over those of the better MADE; infinite where fewer than half of the seeds solve it."""
-    medians = {m: float(shared.to_solve(table, f"{task}/{m}").median(rng()).estimate) for m in SHOWN}
+    have = [m for m in SHOWN if m in shared.methods(table, task)]
+    medians = {m: float(shared.to_solve(table, f"{task}/{m}").median(rng()).estimate) for m in have}
     best = min(medians["made"], medians["made/gated"])
     return {m: x / best if np.isfinite(best) else np.nan for m, x in medians.items()}
 
 
 def made_needs_fewest(table: Table) -> Verdict:
-    """Claim 21: on every recorded task, no method of the paper needs fewer frames than MADE (controls are only shown)."""
+    """Claim 21: no method of the paper needs fewer frames than the better MADE on any task (controls are only shown).
+
+    Fails where the interval of (frames of the other) / (frames of MADE) lies below one on some task, or MADE fails.
+    """
     said, worse = [], []
     for task in shared.tasks(table):
         ratios = relative(table, task)
         said.append(f"{task} " + ", ".join(f"{m} {_times(x)}" for m, x in ratios.items()))
-        worse += [task for m in ("bebold", "rnd", "none") if ratios[m] < 1]
+        worse += [m for m in THEIRS if m in ratios and minigrid.against_made(table, task, m)[2] < 1]
     if not minigrid.enough(table):
         return Verdict(None, "; ".join(said))
     if worse or any("nan" in one for one in said):
@@ -39,8 +44,12 @@ def _times(x: float) -> str:
 
 def draw(table: Table) -> list[Drawing]:
     names = shared.tasks(table)
-    fig, axes = plot.figure(1, len(names), height=2.6, sharey=True)
-    for ax, task in zip(axes[0], names, strict=True):
+    columns = min(3, len(names))
+    fig, axes = plot.figure(-(-len(names) // columns), columns, height=2.6, sharey=True)
+    flat = axes.reshape(-1)
+    for ax in flat[len(names) :]:
+        ax.set_visible(False)
+    for ax, task in zip(flat, names, strict=False):
         ratios = relative(table, task)
         top = 1.25 * max([x for x in ratios.values() if np.isfinite(x)], default=1.0)
         for i, (method, x) in enumerate(ratios.items()):
@@ -53,10 +62,10 @@ def draw(table: Table) -> list[Drawing]:
                 alpha=0.35 if fails else 1,
                 label=look.text,
             )
-            ax.text(i, top if fails else x, "\u221e" if fails else f"{x:.1f}", ha="center", va="bottom")
+            ax.text(i, top if fails else x, "\u221e" if fails else f"{x:.1f}", ha="center", va="bottom", fontsize=6)
         ax.set_xticks([])
         ax.axhline(1, color="#888888", linewidth=0.6)
-        plot.title(ax, task, y="frames, relative to MADE" if task == names[0] else "")
+        plot.title(ax, task, y="frames, relative to MADE" if ax in axes[:, 0] else "")
     plot.legend(fig)
     seeds = [len(table.seeds(one)) for one in table.labels()]
     text = (
@@ -67,7 +76,10 @@ def draw(table: Table) -> list[Drawing]:
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = [[task, *(_times(x) for x in relative(table, task).values())] for task in shared.tasks(table)]
+    rows = []
+    for task in shared.tasks(table):
+        ratios = relative(table, task)
+        rows.append([task, *(_times(ratios[m]) if m in ratios else "not run" for m in SHOWN)])
     return [("Frames to solve, relative to MADE", ["task", *SHOWN], rows)]
 
 
