@@ -7,6 +7,8 @@ import platform
 import sys
 from typing import Literal, NamedTuple
 
+from made.control import rendering
+
 EXTRAS = {
     "minigrid": ("grid", "Farama's MiniGrid, to compare with"),
     "dm_control": ("control", "DeepMind Control from pixels"),
@@ -65,19 +67,22 @@ def _devices() -> list[Finding]:
 
 
 def _graphics() -> list[Finding]:
-    """What MuJoCo needs to render without a screen: EGL or OSMesa."""
-    import ctypes.util
-
-    libraries = {name: ctypes.util.find_library(name) for name in ("EGL", "OSMesa")}
-    have = [name for name, path in libraries.items() if path]
-    chosen = os.environ.get("MUJOCO_GL")
-    if chosen in ("egl", "osmesa") and {"egl": "EGL", "osmesa": "OSMesa"}[chosen] not in have:
-        fix = f"install its library (Debian: lib{'egl1' if chosen == 'egl' else 'osmesa6'}), or unset MUJOCO_GL"
-        return [Finding("wrong", f"MUJOCO_GL={chosen}, but that library is not here", fix)]
-    if not have:
-        fix = "Debian: apt-get install libegl1 (with a GPU) or libosmesa6 (without); for pixels from DeepMind Control"
-        return [Finding("missing", "no EGL or OSMesa: no rendering without a screen", fix)]
-    return [Finding("ok", f"rendering without a screen: {', '.join(have)} (MUJOCO_GL={chosen or 'not set'})")]
+    """Whether MuJoCo can draw here: each way is tried, in a process of its own."""
+    if not rendering.installed():
+        return []  # said among the extras
+    found = rendering.tried(*rendering.candidates())
+    working = [backend for backend in found if backend.works]
+    chosen = os.environ.get("MUJOCO_GL", "").lower()
+    if not working:
+        fix = rendering.NEEDS[found[0].name]
+        return [Finding("missing", f"pictures of control tasks: {rendering.reasons(found)}", fix)]
+    if chosen and chosen not in [backend.name for backend in working]:
+        fix = f"unset MUJOCO_GL, or set it to {working[0].name}, which works here"
+        if chosen in rendering.NEEDS:
+            fix += f"; or: {rendering.NEEDS[chosen]}"
+        return [Finding("wrong", f"MUJOCO_GL={chosen}, which does not draw here", fix)]
+    ways = ", ".join(f"{backend.name} {backend.detail}" for backend in working)
+    return [Finding("ok", f"pictures of control tasks: {ways} (MUJOCO_GL={chosen or 'not set'})")]
 
 
 def _extras() -> list[Finding]:

@@ -1,0 +1,97 @@
+"""The processes beside the learner and the lines to them: who is asked what, who answers, and who has died."""
+
+import multiprocessing
+import weakref
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from made.control.serving import Reply, Share, serve
+
+# A fork would copy JAX's locks in whatever state its threads hold them.
+CONTEXT = multiprocessing.get_context("spawn")
+
+
+class WorkerError(RuntimeError):
+    """A process failed or died; the others were stopped."""
+
+
+class Lines:
+    """One process and one line to it for each share. They end with this object, with its process, or by `close`."""
+
+    def __init__(self, shares: Sequence[Share], patience: float):
+        self.patience = patience
+        self._shares, self._lines, self._processes = shares, [], []
+        self._finish = weakref.finalize(self, _stop, self._lines, self._processes)
+        for share in shares:
+            ours, theirs = CONTEXT.Pipe()
+            process = CONTEXT.Process(target=serve, args=(theirs, share), daemon=True)
+            process.start()
+            theirs.close()  # so that the end of the process closes the line
+            self._lines.append(ours)
+            self._processes.append(process)
+
+    @property
+    def open(self) -> bool:
+        """Whether they can be asked."""
+        return self._finish.alive
+
+    def ask(self, verb: str, parts: Sequence | None = None) -> list[Reply]:
+        """Ask all, each with its part, and wait for the answers."""
+        self.tell(verb, parts)
+        return self.replies()
+
+    def tell(self, verb: str, parts: Sequence | None = None) -> None:
+        """Ask all, and leave the answers for `replies`."""
+        for i, line in enumerate(self._lines):
+            try:
+                line.send((verb, None if parts is None else parts[i]))
+            except (BrokenPipeError, ConnectionResetError):
+                self._fail(i, self._ending(i))
+
+    def replies(self) -> list[Reply]:
+        """One answer of each, in their order, whoever is done first."""
+        return [self._reply(i) for i in range(len(self._lines))]
+
+    def _reply(self, i: int) -> Reply:
+        try:
+            if not self._lines[i].poll(self.patience):
+                self._fail(i, f"it did not answer within {self.patience:.0f} s.")
+            reply: Reply = self._lines[i].recv()
+        except (EOFError, ConnectionResetError):
+            self._fail(i, self._ending(i))
+        if reply.refused:
+            self.close()
+            raise ValueError(reply.refused)
+        if reply.error:
+            self._fail(i, reply.error)
+        return reply
+
+    def _ending(self, i: int) -> str:
+        process = self._processes[i]
+        process.join(5)
+        said = f"it died with exit code {process.exitcode} and said no more."
+        if process.exitcode != 1:  # not what Python exits with after an error
+            return said
+        return f"{said} A script that makes Workers must do so under `if __name__ == '__main__':`, for they import it."
+
+    def _fail(self, i: int, why: str) -> NoReturn:
+        share = self._shares[i]
+        self.close()
+        seeds = ", ".join(map(str, share.seeds))
+        raise WorkerError(f"The process of {share.control.task} with seeds {seeds} failed: {why}")
+
+    def close(self) -> None:
+        """End all processes; safe to call again."""
+        self._finish()
+
+
+def _stop(lines: list[Any], processes: list[Any]) -> None:
+    """Close the lines, which ends the processes, and end by force what does not listen."""
+    for line in lines:
+        line.close()
+    for process in processes:
+        process.join(5)
+        if process.is_alive():
+            process.kill()
+            process.join(5)
+        process.close()

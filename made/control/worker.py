@@ -1,0 +1,160 @@
+"""Physics and rendering beside the learner: several environments in processes of their own.
+
+    with Workers(make_control("cheetah_run_sparse"), seeds=[0, 1, 2, 3]) as workers:
+        workers.send(actions)           # [N, A]; the processes step and draw ...
+        ...                             # ... while the learner computes
+        step = workers.receive()
+
+Environment i is the same to the bit whatever the number of processes and their timing, and `receive` gives all of them
+in the order of the seeds.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float32, Float64, Shaped
+
+from made.control import frames, rendering, snapshot
+from made.control.lines import CONTEXT, Lines
+from made.control.lines import WorkerError as WorkerError
+from made.control.serving import Memory, Share
+from made.control.snapshot import Arrays
+from made.control.task import Control
+from made.core import Spec
+
+PATIENCE = 300.0  # seconds to wait for an answer before a process is taken for lost
+
+
+class Stepped(NamedTuple):
+    """One step of every environment. Pictures are single frames [N, h, w, 3]; from states, vectors [N, d]."""
+
+    frame: Shaped[np.ndarray, "N ..."]  # the true successor, also where an episode ended
+    seen: Shaped[np.ndarray, "N ..."]  # what the policy sees next: the first of a new episode where one ended
+    reward: Float32[np.ndarray, " N"]
+    terminated: Bool[np.ndarray, " N"]
+    truncated: Bool[np.ndarray, " N"]
+    total: Float64[np.ndarray, " N"]  # the return of the episode up to this step
+
+
+class Workers:
+    """One environment for each seed, spread over `processes` of them, as many as there are cores unless given.
+
+    An episode that ends is begun anew in the same step. `obs` is what the policy sees now, stacked [N, h, w, 3 stack],
+    or the states [N, d]; `spec` is what an agent may know of one environment.
+    """
+
+    def __init__(
+        self, control: Control, seeds: Sequence[int], processes: int | None = None, patience: float = PATIENCE
+    ):
+        count = min(len(seeds), os.cpu_count() or 1) if processes is None else processes
+        if not 1 <= count <= len(seeds):
+            raise ValueError(f"{count} processes cannot share {len(seeds)} seeds: give each process at least one.")
+        self.control, self.n_envs = control, len(seeds)
+        ends = np.cumsum([len(part) for part in np.array_split(np.arange(self.n_envs), count)]).tolist()
+        self._places = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+        rendering.prepare()
+        drawn_by = rendering.choose() if control.pixels else os.environ.get("MUJOCO_GL", "")
+        memory = Memory.of(CONTEXT, control, self.n_envs) if control.pixels else None
+        self._pictures = memory.array() if memory else None
+        parts = self._split([int(seed) for seed in seeds])
+        shares = [Share(control, *one, memory, drawn_by) for one in zip(parts, self._places, strict=True)]
+        self._lines, self._sent = Lines(shares, patience), False
+        first = self._lines.replies()
+        self.spec: Spec = first[0].spec
+        self._begin(first)
+
+    def _begin(self, replies: list) -> None:
+        seen = self._shown("seen", replies)
+        self.obs = frames.filled(seen, self.control.stack) if self.control.pixels else seen
+
+    def _shown(self, which: str, replies: list) -> np.ndarray:
+        """What all environments showed: copied out of the shared memory, or gathered from the replies."""
+        if self._pictures is None:
+            return np.concatenate([getattr(reply, which) for reply in replies])
+        return np.array(self._pictures[("frame", "seen").index(which)])
+
+    @property
+    def seen(self) -> Shaped[np.ndarray, "N ..."]:
+        """The newest part of `obs`: single frames, which is what a replay stores, or the states."""
+        return self.obs[..., -self.control.frame[-1] :] if self.control.pixels else self.obs
+
+    def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray:
+        """Begin an episode everywhere; with seeds, from streams of random numbers begun anew."""
+        self._check_idle("reset")
+        if seeds is not None and len(seeds) != self.n_envs:
+            raise ValueError(f"{self.n_envs} environments take as many seeds, got {len(seeds)}.")
+        parts = None if seeds is None else self._split([int(seed) for seed in seeds])
+        self._begin(self._lines.ask("reset", parts))
+        return self.obs
+
+    def send(self, actions: Shaped[np.ndarray, "N A"]) -> None:
+        """Let every environment take its action; returns at once."""
+        self._check_idle("send")
+        actions, wanted = np.asarray(actions), (self.n_envs, *self.spec.action.shape)
+        if actions.shape != wanted or not np.isfinite(actions).all():
+            raise ValueError(
+                f"{self.control.task} takes finite actions {list(wanted)}, got {list(actions.shape)}: {actions}."
+            )
+        self._lines.tell("step", self._split(actions))
+        self._sent = True
+
+    def receive(self) -> Stepped:
+        """What came of the actions sent before; waits until all are done."""
+        if not self._sent:
+            raise ValueError("Workers.receive was called before send: send actions once for each receive.")
+        self._sent = False
+        replies = self._lines.replies()
+        reward, terminated, truncated, total = np.concatenate([reply.numbers for reply in replies], axis=1)
+        frame, seen = self._shown("frame", replies), self._shown("seen", replies)
+        ended = (terminated + truncated) > 0
+        if self.control.pixels:
+            self.obs = frames.pushed(self.obs, seen)
+            self.obs[ended] = frames.filled(seen[ended], self.control.stack)
+        else:
+            self.obs = seen
+        return Stepped(frame, seen, reward.astype(np.float32), terminated > 0, truncated > 0, total)
+
+    def step(self, actions: Shaped[np.ndarray, "N A"]) -> Stepped:
+        """`send` and `receive` in one."""
+        self.send(actions)
+        return self.receive()
+
+    def save(self) -> Arrays:
+        """All that changes, as arrays whose names and shapes are the same at any moment of a run."""
+        self._check_idle("save")
+        each = [arrays for reply in self._lines.ask("save") for arrays in reply.saved]
+        whole = {f"{i}/{name}": x for i, arrays in enumerate(each) for name, x in arrays.items()}
+        return {**whole, "obs": np.array(self.obs)}
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from what `save` gave for the same task, settings and number of environments, to the bit."""
+        self._check_idle("load")
+        snapshot.check(arrays, self.save(), f"{self.n_envs} environments of {self.control.task}")
+        each: list[Arrays] = [{} for _ in range(self.n_envs)]
+        for name, x in arrays.items():
+            at, _, inner = name.partition("/")
+            if inner:
+                each[int(at)][inner] = np.asarray(x)
+        self._lines.ask("load", self._split(each))
+        self.obs = np.array(arrays["obs"])
+
+    def close(self) -> None:
+        """End all processes; safe to call again."""
+        self._lines.close()
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _split(self, rows: Any) -> list:
+        return [rows[place] for place in self._places]
+
+    def _check_idle(self, what: str) -> None:
+        if not self._lines.open:
+            raise ValueError(f"Workers.{what} was called after close, or after a process failed: make new Workers.")
+        if self._sent:
+            raise ValueError(f"Workers.{what} was called between send and receive: receive first.")

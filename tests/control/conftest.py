@@ -1,0 +1,24 @@
+"""What these tests need: dm_control, and for pictures a way to draw them. Without it they are skipped and say why."""
+
+import os
+
+import pytest
+
+from made.control import rendering
+
+
+@pytest.fixture(scope="session")
+def suite():
+    """The package, imported after MUJOCO_GL is settled, as the library itself does."""
+    rendering.prepare()
+    return pytest.importorskip("dm_control.suite", reason="needs dm_control: pip install 'made-rl[control]'")
+
+
+@pytest.fixture(scope="session")
+def drawn(suite):
+    """The way of drawing, for tests that look at pictures."""
+    try:
+        os.environ["MUJOCO_GL"] = rendering.choose()
+    except ValueError as error:  # it names the packages to install
+        pytest.skip(str(error))
+    return os.environ["MUJOCO_GL"]

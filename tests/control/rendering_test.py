@@ -1,0 +1,115 @@
+"""Finding a way to draw without ending the process, and saying what is missing."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from made.control import rendering
+from made.control.rendering import Backend
+
+
+@pytest.fixture(autouse=True)
+def forgetful(monkeypatch):
+    """Nothing tried before counts, and nothing tried here is remembered."""
+    monkeypatch.setattr(rendering, "_known", {})
+    monkeypatch.setattr(rendering, "installed", lambda: True)
+    monkeypatch.setenv("MUJOCO_GL", "")  # so that whatever is set later is taken back
+    monkeypatch.delenv("MUJOCO_GL")
+
+
+def found(monkeypatch, **works: bool) -> None:
+    known = {name: Backend(name, ok, "drawn by a hand" if ok else "no hand") for name, ok in works.items()}
+    monkeypatch.setattr(rendering, "_known", known)
+    monkeypatch.setattr(rendering, "candidates", lambda: tuple(works))
+
+
+@pytest.mark.parametrize(
+    ("code", "works", "detail"),
+    [
+        ("print('hello'); print('drawn by a hand')", True, "drawn by a hand"),
+        ("print('hello')", False, "exit status 0"),
+        ("import os; raise OSError('no library ' + os.environ['MUJOCO_GL'])", False, "OSError: no library egl"),
+        ("raise SystemExit('it draws nothing but black')", False, "it draws nothing but black"),
+        ("import os; os.abort()", False, "it ended the process with SIGABRT"),
+    ],
+)
+def test_a_way_of_drawing_is_tried_in_a_process_of_its_own(monkeypatch, code, works, detail):
+    monkeypatch.setattr(rendering, "_DRAW", code)
+    assert rendering.tried("egl") == [Backend("egl", works, detail)]
+
+
+def test_one_that_does_not_answer_is_given_up(monkeypatch):
+    monkeypatch.setattr(rendering, "_DRAW", "import time; time.sleep(60)")
+    monkeypatch.setattr(rendering, "PATIENCE", 0.2)
+    [backend] = rendering.tried("osmesa")
+    assert not backend.works and "did not answer within" in backend.detail
+
+
+def test_each_is_tried_once(monkeypatch):
+    monkeypatch.setattr(rendering, "_DRAW", "print('drawn by a hand')")
+    first = rendering.tried("egl", "osmesa")
+    monkeypatch.setattr(rendering, "_DRAW", "raise SystemExit('again')")
+    assert rendering.tried("osmesa", "egl") == first[::-1]
+
+
+def test_the_first_that_works_is_chosen_unless_one_is_asked_for(monkeypatch):
+    found(monkeypatch, egl=False, osmesa=True, glfw=True)
+    assert rendering.choose() == "osmesa"
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    assert rendering.choose() == "glfw"
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("", r"egl: no hand; osmesa: no hand\). To mend it: apt-get install libegl1"),
+        ("osmesa", r"\(osmesa: no hand\). To mend it: apt-get install libosmesa6.*unset it to let others be tried"),
+        ("off", "switched off by MUJOCO_GL=off: unset it"),
+        ("vulkan", "MUJOCO_GL=vulkan is none of egl, osmesa, glfw"),
+    ],
+)
+def test_where_none_works_a_sentence_says_what_to_do(monkeypatch, asked, message):
+    found(monkeypatch, egl=asked == "off", osmesa=False)
+    if asked:
+        monkeypatch.setenv("MUJOCO_GL", asked)
+    with pytest.raises(ValueError, match=message):
+        rendering.choose()
+
+
+def test_without_dm_control_its_extra_is_named(monkeypatch):
+    monkeypatch.setattr(rendering, "installed", lambda: False)
+    with pytest.raises(ValueError, match=r"pip install 'made-rl\[control\]'"):
+        rendering.choose()
+
+
+def test_preparing_sets_what_works_before_dm_control_is_imported(monkeypatch):
+    found(monkeypatch, egl=False, osmesa=True)
+    monkeypatch.setitem(sys.modules, "dm_control", None)
+    rendering.prepare()
+    assert "MUJOCO_GL" not in os.environ, "too late: dm_control has made its choice"
+    monkeypatch.delitem(sys.modules, "dm_control")
+    rendering.prepare()
+    assert os.environ["MUJOCO_GL"] == "osmesa"
+    found(monkeypatch, egl=True)
+    rendering.prepare()
+    assert os.environ["MUJOCO_GL"] == "osmesa", "what is set stays"
+
+
+def test_where_nothing_works_states_do_and_pictures_say_what_is_missing(monkeypatch):
+    found(monkeypatch, egl=False, osmesa=False)
+    monkeypatch.delitem(sys.modules, "dm_control", raising=False)
+    rendering.prepare()
+    assert os.environ["MUJOCO_GL"] == "off"
+    with pytest.raises(ValueError, match=r"egl: no hand; osmesa: no hand\). To mend it: apt-get install libegl1"):
+        rendering.choose()
+
+
+def test_what_is_said_of_egl_is_what_the_suite_finds(suite):
+    """Were this wrong, every test of pictures would be skipped without a word."""
+    words = "from dm_control import suite; suite.load('pendulum', 'swingup').physics.render(8, 8)"
+    egl = {**os.environ, "MUJOCO_GL": "egl"}
+    done = subprocess.run([sys.executable, "-c", words], env=egl, capture_output=True, check=False)
+    [backend] = rendering.tried("egl")
+    assert backend.works == (done.returncode == 0) and backend.detail.startswith("drawn by ") == backend.works

@@ -1,0 +1,124 @@
+"""Environments in processes: the same bits as in this one, whole episodes, going on from what was saved, and deaths."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from made.control import frames, make_control
+from made.control.simulation import Simulation
+from made.control.worker import WorkerError, Workers
+
+PIXELS = make_control("pendulum_swingup", size=24, quick=True, repeat=250)  # four actions an episode
+STATES = make_control("cartpole_swingup_sparse", pixels=False, repeat=500)
+SEEDS = (5, 6, 7)
+
+
+@pytest.fixture(scope="module")
+def workers(drawn):
+    with Workers(PIXELS, SEEDS, processes=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def others(drawn):
+    with Workers(PIXELS, (0, 1, 2), processes=2) as made:
+        yield made
+
+
+def actions(steps: int) -> np.ndarray:
+    return np.random.default_rng(0).uniform(-1, 1, (steps, len(SEEDS), 1)).astype(np.float32)
+
+
+def test_every_environment_is_that_of_this_process_through_its_episodes(workers):
+    simulations = [Simulation(PIXELS, seed) for seed in SEEDS]
+    stacks = [frames.filled(simulation.seen, 3) for simulation in simulations]
+    assert workers.spec == simulations[0].spec and np.array_equal(workers.reset(SEEDS), stacks)
+    for simulation, seed in zip(simulations, SEEDS, strict=True):
+        simulation.reset(seed)
+    ends = 0
+    for action in actions(9):
+        step = workers.step(action)
+        for i, simulation in enumerate(simulations):
+            outcome = simulation.step(action[i])
+            assert (step.reward[i], step.total[i]) == (np.float32(outcome.reward), simulation.total)
+            assert (step.terminated[i], step.truncated[i]) == outcome[1:]
+            assert np.array_equal(step.frame[i], simulation.seen)
+            stacks[i] = frames.pushed(stacks[i], simulation.seen)
+            if simulation.over:
+                simulation.reset()
+                stacks[i], ends = frames.filled(simulation.seen, 3), ends + 1
+                assert not np.array_equal(step.seen[i], step.frame[i])
+            assert np.array_equal(step.seen[i], simulation.seen)
+        assert np.array_equal(workers.obs, stacks) and np.array_equal(workers.seen, step.seen)
+    assert ends == 2 * len(SEEDS)
+
+
+def test_others_go_on_to_the_bit_from_what_was_saved(workers, others):
+    workers.reset(SEEDS)
+    moves = actions(9)
+    for move in moves[:3]:
+        workers.step(move)
+    others.load(workers.save())
+    assert np.array_equal(others.obs, workers.obs)
+    for move in moves[3:]:  # over two ends of episodes, so that the random numbers must have come along
+        for one, other in zip(workers.step(move), others.step(move), strict=True):
+            assert one.dtype == other.dtype and np.array_equal(one, other)
+        assert np.array_equal(others.obs, workers.obs)
+
+
+def test_what_was_received_stays_and_the_order_of_calls_is_kept(workers):
+    workers.reset(SEEDS)
+    with pytest.raises(ValueError, match="receive was called before send"):
+        workers.receive()
+    workers.send(actions(1)[0])
+    for call in (workers.reset, workers.save, lambda: workers.send(actions(1)[0])):
+        with pytest.raises(ValueError, match="between send and receive: receive first"):
+            call()
+    step = workers.receive()
+    kept = step.frame.copy()
+    workers.step(-actions(1)[0])
+    assert np.array_equal(step.frame, kept)
+    with pytest.raises(ValueError, match=r"takes finite actions \[3, 1\], got \[2, 1\]"):
+        workers.send(np.zeros((2, 1)))
+    with pytest.raises(ValueError, match="takes finite actions"):
+        workers.send(np.full((3, 1), np.nan))
+    with pytest.raises(ValueError, match="3 environments take as many seeds, got 1"):
+        workers.reset([0])
+    with pytest.raises(ValueError, match="does not fit 3 environments of pendulum_swingup: 2/"):
+        workers.load({name: x for name, x in workers.save().items() if not name.startswith("2/")})
+
+
+def test_states_come_too_and_a_traceback_names_the_task(suite):
+    workers, simulation = Workers(STATES, [3]), Simulation(STATES, 3)
+    assert np.array_equal(workers.obs, [simulation.seen])
+    for _ in range(2):
+        outcome, step = simulation.step(np.ones(1)), workers.step(np.ones((1, 1)))
+        assert np.array_equal(step.frame, [simulation.seen]) and step.truncated[0] == outcome.truncated
+    simulation.reset()
+    assert step.truncated[0] and np.array_equal(workers.obs, [simulation.seen])
+    with pytest.raises(WorkerError, match=r"cartpole_swingup_sparse with seeds 3 failed: Traceback(.|\n)*KeyError"):
+        workers._lines.ask("dance")
+    with pytest.raises(ValueError, match="after close, or after a process failed"):
+        workers.step(np.ones((1, 1)))
+
+
+def test_settings_that_a_task_does_not_take_are_refused_in_a_sentence(suite):
+    with pytest.raises(ValueError, match="lqr_lqr_2_1 has actuators without bounds"):
+        Workers(make_control("lqr_lqr_2_1", pixels=False), [0])
+    for seeds, processes in ([], None), ([0], 2), ([0, 1], 0):
+        with pytest.raises(ValueError, match=r"processes cannot share . seeds"):
+            Workers(STATES, seeds, processes)
+
+
+def test_a_process_that_is_killed_is_named_and_the_others_end(others):
+    """The last test here, since it ends what it is given."""
+    pids = [process.pid for process in others._lines._processes]
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(WorkerError, match="pendulum_swingup with seeds 2 failed: it died with exit code -9"):
+        others.step(np.zeros((3, 1)))
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    others.close()
