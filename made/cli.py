@@ -12,11 +12,11 @@ from typing import Annotated, Union
 
 import tyro
 
-from made.training.command import Train
+from made.training.command import Settings, Train
+from made.training.transfer import Transfer
 
 Name = Annotated[str, tyro.conf.Positional]
 Names = Annotated[tuple[str, ...], tyro.conf.Positional]
-Settings = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
 @dataclasses.dataclass
@@ -212,7 +212,7 @@ class Play:
         return play(self.task, self.seed, self.keys)
 
 
-COMMANDS = (Demo, List, Run, Train, Figure, Check, Report, Map, Bench, Doctor, Play)
+COMMANDS = (Demo, List, Run, Train, Transfer, Figure, Check, Report, Map, Bench, Doctor, Play)
 
 
 def _study(name: str, scale: str, settings: tuple[str, ...]):

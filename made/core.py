@@ -174,6 +174,10 @@ class Agent(eqx.Module):
         del spec
         return ()
 
+    def for_acting(self, state: PyTree) -> PyTree:
+        """The state as `act` will use it many times, prepared once for a rollout: parameters cast, say."""
+        return state
+
     @abc.abstractmethod
     def act(
         self, state: PyTree, carry: PyTree, obs: PyTree, goal: PyTree, key: Key[Array, ""], *, explore: bool = True

@@ -30,7 +30,8 @@ class HostBonus:
 
     `on_bad` says what happens to observations that are NaN or infinite: "refuse" raises, "report" pays nothing for
     them, keeps them from the learner and counts them in `bad` and in the metrics. `horizon` is the longest episode,
-    where it is known: episodic memories make room for it. Where tensors of PyTorch come in, tensors go out.
+    where it is known: episodic memories make room for it. `state` is one to go on with in the place of a new one.
+    Where tensors of PyTorch come in, tensors go out.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class HostBonus:
         *,
         on_bad: Literal["refuse", "report"] = "refuse",
         horizon: int | None = None,
+        state: PyTree = None,
     ):
         if isinstance(obs_space, Spec):  # it holds both spaces, so whatever was given by place stands one to the left
             n_envs, seed, *_ = [x for x in (action_space, n_envs, seed) if x is not None] + [None, None]
@@ -57,15 +59,15 @@ class HostBonus:
         self.spec = spec if horizon is None else spec._replace(horizon=horizon)
         self.n_envs, self.on_bad, self.bad = int(n_envs), on_bad, 0
         self.key, k_init = jax.random.split(jax.random.key(seed or 0))
-        self.state, self._blank = self._fresh(k_init)
+        self.state, self._blank = self._fresh(k_init, state)
         self.memory, self.note, self._like = self._blank, None, None
         self._calls, self._floats = hosted.calls(self.bonus, self.spec, self.n_envs), intake.has_floats(self.spec)
 
-    def _fresh(self, key) -> tuple[PyTree, PyTree]:
+    def _fresh(self, key, state: PyTree) -> tuple[PyTree, PyTree]:
         """The state and the blank memories of all environments."""
         bonus, spec = self.bonus, self.spec
         try:
-            state = bonus.init(key, spec._replace(goal=bonus.memory.goal(spec)))
+            state = bonus.init(key, spec._replace(goal=bonus.memory.goal(spec))) if state is None else state
             blank = hosted.blanks(bonus, spec, self.n_envs)
         except (TypeError, AttributeError, IndexError) as error:
             raise ValueError(
@@ -202,38 +204,57 @@ def bonus_named(name: str) -> Bonus:
     return BONUSES[name]()
 
 
+_join = jax.jit(trees.stack)  # as one program: a rollout is hundreds of arrays
+
+
 class HostRollout:
-    """Experience from a Gymnasium vector environment, in the same Transition as the compiled rollout's."""
+    """Experience from a Gymnasium vector environment, in the same Transition as the compiled rollout's.
 
-    def __init__(self, env: HostEnvironment, agent: Agent, bonus: HostBonus, seed: int = 0):
+    `returns` and `lengths` are those of the episodes that have ended. Without a seed nothing begins until `begin`.
+    """
+
+    def __init__(self, env: HostEnvironment, agent: Agent, bonus: HostBonus, seed: int | None = 0):
         self.env, self.agent, self.bonus = env, agent, bonus
-        self.key = jax.random.key(seed)
-        self._act = jax.jit(jax.vmap(agent.act, in_axes=(None, 0, 0, 0, 0)))
-        self._first_carry = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (env.n_envs, *jnp.shape(x))), agent.carry(env.spec)
-        )
-        self.carry = self._first_carry
-        self.obs, _ = env.venv.reset(seed=seed)
-        self.total, self.returns = np.zeros(env.n_envs), []
-        bonus.reset(self.obs)
+        self._act = hosted.decisions(agent, env.spec, env.n_envs)
+        if seed is not None:
+            self.begin(seed)
 
-    def collect(self, agent_state: PyTree, length: int) -> Transition:
-        """`length` steps of every environment, leaves [T, N, ...]; returns of ended episodes go to `self.returns`."""
-        return trees.stack([self._step(agent_state) for _ in range(length)])
+    def begin(self, seed: int) -> None:
+        """Begin an episode everywhere; those in flight are left and counted nowhere."""
+        n, self.key = self.env.n_envs, jax.random.key(seed)
+        self.carry = hosted.first_carries(self.agent, self.env.spec, n)
+        self.obs, _ = self.env.venv.reset(seed=seed)
+        self.total, self.length, self.ended = np.zeros(n), np.zeros(n, int), np.ones(n, bool)
+        self.returns: list[float] = []
+        self.lengths: list[int] = []
+        self.bonus.reset(self.obs)
 
-    def _step(self, agent_state: PyTree) -> Transition:
-        self.key, key = jax.random.split(self.key)
-        keys = jax.random.split(key, self.env.n_envs)
+    def collect(self, agent_state: PyTree, length: int, *, explore: bool = True) -> Transition:
+        """`length` steps of every environment, leaves [T, N, ...]."""
+        return _join([self._step(agent_state, explore) for _ in range(length)])
+
+    def play(self, agent_state: PyTree, seed: int, *, explore: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """(returns, lengths) of one whole episode in each environment, begun from that seed; nothing is learnt."""
+        self.begin(seed)
+        returns, lengths, over = np.zeros(self.env.n_envs), np.zeros(self.env.n_envs, int), np.zeros_like(self.ended)
+        while not over.all():
+            step = self._step(agent_state, explore)
+            lengths += ~over
+            returns += np.where(over, 0.0, step.reward)
+            over |= self.ended
+        return returns, lengths
+
+    def _step(self, agent_state: PyTree, explore: bool) -> Transition:
         obs = intake.kept(self.obs, self.env.spec.obs, self.env.n_envs, "observations")
         goal = self.bonus.note.goal  # type: ignore[union-attr]
-        carry, action, extras = self._act(agent_state, self.carry, obs, goal, keys)
+        decided = self._act(agent_state, self.key, self.carry, self.ended, obs, goal, explore=explore)
+        self.key, self.carry, action, extras = decided
         after, reward, terminated, truncated, info = self.env.venv.step(np.asarray(action))
-        done = terminated | truncated
-        successor = true_successor(after, info, done)
-        transition = self.bonus.step(self.obs, action, reward, successor, terminated, truncated, after)
-        self.carry = trees.where(jnp.asarray(done), self._first_carry, carry)
-        self.total += reward
-        self.returns.extend(self.total[done].tolist())
-        self.total[done] = 0.0
-        self.obs = after
+        self.ended = terminated | truncated
+        successor = true_successor(after, info, self.ended)
+        transition = self.bonus.step(obs, action, reward, successor, terminated, truncated, after)
+        self.total, self.length, self.obs = self.total + reward, self.length + 1, after
+        self.returns.extend(self.total[self.ended].tolist())
+        self.lengths.extend(self.length[self.ended].tolist())
+        self.total[self.ended], self.length[self.ended] = 0.0, 0
         return transition._replace(extras=extras)

@@ -1,4 +1,4 @@
-"""The compiled calls behind a bonus that is driven from outside: one for each thing that happens to it."""
+"""The compiled calls behind a bonus and an agent that are driven from outside: one for each thing that happens."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree
 
 from made import trees
-from made.core import Bonus, Note, Spec, Transition
+from made.core import Agent, Bonus, Note, Spec, Transition
 
 
 class Calls(NamedTuple):
@@ -85,6 +85,39 @@ def _built(bonus: Bonus, spec: Spec, n: int) -> Calls:
         return *bonus.update(state, batch, k_update), key
 
     return Calls(*map(jax.jit, (reset, begin, observe, reward, update, mend)))
+
+
+def decisions(agent: Agent, spec: Spec, n: int) -> Callable:
+    """The decisions of an agent in n environments, compiled once for equal agents.
+
+        (state, key, carry, began, obs, goal, explore) -> key, carry, actions, extras
+
+    Where an episode has just begun the recurrent state is blank, whatever was carried.
+    """
+    try:
+        return _same_decisions(agent, _Same(spec), n)
+    except TypeError:  # an agent that holds arrays has no hash
+        return _decisions(agent, spec, n)
+
+
+@functools.lru_cache(maxsize=32)
+def _same_decisions(agent: Agent, same: _Same, n: int) -> Callable:
+    return _decisions(agent, same.spec, n)
+
+
+def _decisions(agent: Agent, spec: Spec, n: int) -> Callable:
+    def decide(state, key, carry, began, obs, goal, explore: bool):
+        key, k_act = jax.random.split(key)
+        carry = trees.where(began, first_carries(agent, spec, n), carry)
+        one = lambda c, o, g, k: agent.act(state, c, o, g, k, explore=explore)  # noqa: E731
+        return key, *jax.vmap(one)(carry, obs, goal, jax.random.split(k_act, n))
+
+    return jax.jit(decide, static_argnames="explore")
+
+
+def first_carries(agent: Agent, spec: Spec, n: int) -> PyTree:
+    """The recurrent states of n environments at the start of an episode."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), agent.carry(spec))
 
 
 def _floating(x: Array) -> bool:

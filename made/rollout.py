@@ -111,7 +111,7 @@ def rollout(
     Without a reserve a fresh episode is prepared for every step of every environment: right where a reset is cheap.
     With one, an environment whose episode ends takes one of its episodes in waiting; call `refill` between rollouts.
     """
-    n = streams.total.shape[0]
+    n, agent_state = streams.total.shape[0], agent.for_acting(agent_state)
     k_start, k_step = jax.random.split(key)
     keys = jax.random.split(k_step, (length, n, 3))
 

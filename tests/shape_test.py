@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
     ("trees", "moments", "rings", "schedules", "describe", "hashing", "arrays"),
     ("core",),
-    ("nets", "watch", "trial", "views", "learning", "vectors", "intake", "hosted", "saving"),
-    ("bonuses", "agents", "tabular", "grids"),
-    ("rollout", "run", "host", "tasks"),
+    ("nets", "watch", "trial", "views", "learning", "vectors", "intake", "hosted", "saving", "replay", "sequences"),
+    ("bonuses", "agents", "tabular", "grids", "control"),
+    ("rollout", "run", "host", "tasks", "off_policy", "dreaming"),
     ("results", "adapters"),
     ("experiments",),
     ("sweep", "study", "report", "markdown", "bench", "progress", "papermap", "listing", "doctor", "training"),
@@ -30,11 +30,23 @@ LAYERS = (
 )
 SIBLINGS = {
     "run": {"rollout"},
+    "off_policy": {"run"},
+    "dreaming": {"off_policy", "rollout", "run"},
+    "sequences": {"replay"},
     "study": {"sweep", "report", "progress"},
     "markdown": {"report"},
     "listing": {"bench"},
 }
-HEAVY = {"matplotlib", "ray", "torch", "stable_baselines3", "dm_control", "wandb", "minigrid"}  # only by those in need
+HEAVY = {
+    "matplotlib",
+    "ray",
+    "torch",
+    "stable_baselines3",
+    "dm_control",
+    "mujoco",
+    "wandb",
+    "minigrid",
+}  # only by those in need
 PLUG_INS = {  # what subclasses a library's classes imports it, and only its users import that
     f"made/adapters/sb3{of}.py": {"stable_baselines3", "torch"} for of in ("", "_grids", "_images", "_replay")
 }

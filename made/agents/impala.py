@@ -78,6 +78,11 @@ class IMPALA(Agent):
     def carry(self, spec):
         return self.layout.blank()
 
+    def for_acting(self, state):
+        """The parameters in the precision of their products: casting them at every step would read all each time."""
+        older = jax.vmap(PolicyNet.cast)(state.older) if self.lag else state.older
+        return state._replace(net=state.net.cast(), older=older)
+
     def act(self, state, carry, obs, goal, key, *, explore=True):
         net = trees.index(state.older, 0) if self.lag else state.net
         after, logits, _ = net.step(carry, obs, goal)

@@ -6,7 +6,7 @@ fill an accelerator, because larger batches need more frames to learn the same.
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -17,7 +17,7 @@ from made.agents import IMPALA, Uniform
 from made.agents.impala_nets import LAYOUTS, Layout
 from made.bench import Measure
 from made.bench.machine import device
-from made.bonuses import MADE, FirstVisit, NoBonus
+from made.bonuses import MADE, RND, FirstVisit, NoBonus
 from made.core import Agent, Bonus
 from made.grids import make_grid
 from made.rollout import begin, rollout
@@ -27,6 +27,7 @@ from made.schedules import Constant
 TASK = {"cpu": "MiniGrid-MultiRoom-N6-v0", "gpu": "MiniGrid-KeyCorridorS4R3-v0"}
 N_ENVS, UNROLL, UPDATES = 32, 100, 10  # updates in one timed call
 MOST_COST = 1.3  # what MADE may cost: times the time without a bonus
+NARROW = RND(64, 64)  # smaller than the small network, of which RND's own defaults are nearly thrice the size
 
 
 class Case(NamedTuple):
@@ -56,22 +57,33 @@ def measures() -> Iterator[Measure]:
     where, backend = device(), jax.default_backend()
     kind = "cpu" if backend == "cpu" else "gpu"
     for case in cases(kind):
-        found = 1 / seconds(lanes_of(case, made(), TASK[kind])) * case.lanes * N_ENVS * UNROLL
-        told = f"training, {case.name} network, {case.lanes} lane{'s' * (case.lanes > 1)}, MADE on"
-        goal = "" if case.goal is None else f"{case.goal:,.0f}"
+        (each,) = seconds([lanes_of(case, made(), TASK[kind])])
+        found, goal = case.lanes * N_ENVS * UNROLL / each, "" if case.goal is None else f"{case.goal:,.0f}"
         met = None if case.goal is None else found >= case.goal
-        yield Measure(told, found, "frames/s", None, None, goal, met, where)
+        yield Measure(f"training, {_said(case)}, MADE on", found, "frames/s", None, None, goal, met, where)
     last = cases(kind)[0]._replace(lanes=1 if kind == "cpu" else 24)
-    whole, plain = (seconds(lanes_of(last, bonus, TASK[kind])) for bonus in (made(), NoBonus()))
-    goal, told = f"at most {MOST_COST:g} times", f"an update with MADE, {last.name} network, {last.lanes} lanes"
-    yield Measure(told, 1e3 * whole, "ms", 1e3 * plain, plain / whole, goal, whole <= MOST_COST * plain, where)
+    yield from costs(last, kind, where)
     for name, share in shares(last, TASK[kind]).items():
         yield Measure(f"share of an update: {name}", 100 * share, "%", None, None, "", None, where)
 
 
-def made() -> Bonus:
+def costs(case: Case, kind: str, where: str) -> Iterator[Measure]:
+    """An update with MADE beside one without a bonus, in turn; on a CPU also with the narrow RND under MADE."""
+    paid = {"MADE": made()} | ({"MADE on an RND of width 64": made(NARROW)} if kind == "cpu" else {})
+    plain, *whole = seconds([lanes_of(case, bonus, TASK[kind]) for bonus in (NoBonus(), *paid.values())])
+    goal = f"at most {MOST_COST:g} times"
+    for name, each in zip(paid, whole, strict=True):
+        told, met = f"an update with {name}, {_said(case)}", each <= MOST_COST * plain
+        yield Measure(told, 1e3 * each, "ms", 1e3 * plain, plain / each, goal, met, where)
+
+
+def _said(case: Case) -> str:
+    return f"{case.name} network, {case.lanes} lane{'s' * (case.lanes > 1)}"
+
+
+def made(cover: RND | None = None) -> Bonus:
     """MADE behind the gate, with counts of hashed (o, a) as its recent density."""
-    return FirstVisit(MADE.hashed())
+    return FirstVisit(MADE.hashed(cover=cover))
 
 
 def lanes_of(case: Case, bonus: Bonus, task: str) -> Run:
@@ -87,20 +99,24 @@ def begun(lanes: Run) -> RunState:
     return jax.jit(jax.vmap(lambda run, seed: start(run, jax.random.key(seed))))(lanes, seeds)
 
 
-def seconds(lanes: Run, repeats: int = 3) -> float:
-    """Seconds of one update of all lanes, the best of several calls, compiled before."""
+def seconds(runs: Sequence[Run], repeats: int = 3) -> list[float]:
+    """Seconds of one update of all lanes of each run: the best of several calls, compiled before.
+
+    Several runs take turns, because the speed of a machine drifts: only what was timed side by side can be compared.
+    """
 
     def some(lanes: Run, state: RunState) -> RunState:
         step = lambda run, state: jax.lax.scan(lambda s, _: (iterate(run, s)[0], None), state, None, UPDATES)[0]  # noqa: E731
         return jax.vmap(step)(lanes, state)
 
     program = jax.jit(some, donate_argnums=1)
-    state, best = program(lanes, begun(lanes)), float("inf")
+    states = [jax.block_until_ready(program(lanes, begun(lanes))) for lanes in runs]
+    best = [float("inf")] * len(runs)
     for _ in range(repeats):
-        jax.block_until_ready(state)
-        began = time.perf_counter()
-        state = jax.block_until_ready(program(lanes, state))
-        best = min(best, (time.perf_counter() - began) / UPDATES)
+        for i, lanes in enumerate(runs):
+            began = time.perf_counter()
+            states[i] = jax.block_until_ready(program(lanes, states[i]))
+            best[i] = min(best[i], (time.perf_counter() - began) / UPDATES)
     return best
 
 

@@ -10,13 +10,17 @@ from jaxtyping import Array, Float, Int
 
 from made import rings, trees
 from made.bonuses.embedding import Embedding, check_on
+from made.bonuses.likelihood import outline
+from made.bonuses.released import RandomEncoder
 from made.core import Bonus, EpisodeMemory, NoMemory
+
+CACHED, LAUNCHED = 64**2, 128**2  # others at a time: as a cache holds on a CPU, as keep a GPU busy; squares: `largest`
 
 
 class RE3State(NamedTuple):
     """The fixed encoder, and the embeddings of the last observations."""
 
-    encoder: Embedding
+    encoder: Embedding | RandomEncoder
     ring: rings.Ring
 
 
@@ -28,6 +32,8 @@ class RE3(Bonus):
     Seo et al., "State Entropy Maximization with Random Encoders for Efficient Exploration" (2021). The neighbours are
     the last `capacity` observations. A bonus is updated before it pays, so s itself is among them and the k-th other
     is the (k+1)-th smallest distance, as in the authors' code. While fewer are held, the farthest counts.
+    `released` embeds by the authors' encoder, four convolutions, a dense layer, layer norm and tanh, from framework
+    defaults; `embedding` is 50 there, and the neighbours are the whole replay.
     """
 
     embedding: int = eqx.field(static=True, default=128)
@@ -38,15 +44,18 @@ class RE3(Bonus):
     on: str = eqx.field(static=True, default="obs")
     view: str = eqx.field(static=True, default="")
     hidden: int = eqx.field(static=True, default=1)  # dense layers between the encoder and the embedding
-    chunk: int = eqx.field(static=True, default=256)  # observations compared at a time: bounds the distance matrix
+    chunk: int = eqx.field(static=True, default=512)  # observations compared at a time, with so many others at
+    block: int = eqx.field(static=True, default=0)  # a time: they bound the matrix of distances; 0: as suits the device
+    released: bool = eqx.field(static=True, default=False)
     memory: EpisodeMemory = NoMemory()
 
     def __check_init__(self):
         check_on("RE3", self.on)
-        if not 1 <= self.k < self.capacity or self.chunk < 1:
+        if not 1 <= self.k < min(self.capacity, self.block or self.capacity) or self.chunk < 1:
             raise ValueError(
-                f"RE3 looks for the k-th neighbour among capacity observations, chunk at a time: it takes "
-                f"1 <= k < capacity and chunk >= 1, got k={self.k}, capacity={self.capacity}, chunk={self.chunk}."
+                f"RE3 looks for the k-th neighbour of chunk observations among capacity others, block at a time: it "
+                f"takes 1 <= k < capacity, k < block (or block=0) and chunk >= 1, got k={self.k}, "
+                f"capacity={self.capacity}, block={self.block}, chunk={self.chunk}."
             )
 
     @property
@@ -54,16 +63,18 @@ class RE3(Bonus):
         return (self.on,)
 
     def init(self, key, spec):
-        encoder = Embedding(spec.obs, self.embedding, self.width, hidden=self.hidden, view=self.view, key=key)
+        if self.released:
+            encoder = RandomEncoder(outline(spec, self.view), self.embedding, key)
+        else:
+            encoder = Embedding(spec.obs, self.embedding, self.width, hidden=self.hidden, view=self.view, key=key)
         return RE3State(encoder, rings.empty(jnp.zeros(self.embedding), self.capacity))
 
     def reward(self, state, batch, *, value=None):
         points = trees.over_leading(state.encoder, batch.reward.ndim)(getattr(batch, self.on))
         points = points.reshape(-1, self.embedding)
-        norms = jnp.sum(state.ring.items**2, -1)  # once for all observations
-        far = lambda x: distance_to(state.ring, norms, x, self.k)  # noqa: E731
-        few = points.shape[0] <= self.chunk
-        found = jax.vmap(far)(points) if few else jax.lax.map(far, points, batch_size=self.chunk)
+        block = self.block or (CACHED if jax.default_backend() == "cpu" else LAUNCHED)
+        far = lambda some: distances(state.ring, some, self.k, block)  # noqa: E731
+        found = jnp.concatenate([far(points[i : i + self.chunk]) for i in range(0, points.shape[0], self.chunk)])
         return (jnp.log1p(found) if self.log else found).reshape(batch.reward.shape)
 
     def update(self, state, batch, key):
@@ -72,16 +83,40 @@ class RE3(Bonus):
         return RE3State(state.encoder, ring), {"re3/held": rings.size(ring).astype(float)}
 
 
-def distance_to(ring: rings.Ring, norms: Float[Array, " n"], x: Float[Array, " d"], k: int) -> Float[Array, ""]:
-    """The (k+1)-th smallest distance of x to the points of a ring, whose squared norms are given; 0 when it is empty.
+class Nearest(NamedTuple):
+    """The nearest of the points looked at so far, for each of b queries: how they rank, and where they are."""
 
-    A product ranks the points, which is fast but inexact near zero; the distances to those chosen are exact.
+    rank: Float[Array, "b k"]
+    at: Int[Array, "b k"]
+
+
+def distances(ring: rings.Ring, queries: Float[Array, "b d"], k: int, block: int) -> Float[Array, " b"]:
+    """The (k+1)-th smallest distance of each query to the points of a ring; 0 when it is empty.
+
+    Block after block of points, so that memory grows with b * block and not with b * capacity. A product ranks the
+    points, 2 x.p - p.p, which is fast but inexact near zero; the distances to those chosen are exact.
     """
-    items: Array = ring.items
-    held = jnp.arange(items.shape[0]) < rings.size(ring)
-    near = largest(jnp.where(held, 2 * items @ x - norms, -jnp.inf), k + 1)
-    exact = jnp.sqrt(jnp.sum((items[near] - x) ** 2, -1))
-    return jnp.max(jnp.where(held[near], exact, 0.0))
+    points: Array = ring.items
+    n, block, held = points.shape[0], min(block, points.shape[0]), rings.size(ring)
+
+    def look(i: Array, best: Nearest) -> Nearest:
+        begin = i * block
+        start = jnp.minimum(begin, n - block)  # the last block reaches back into the one before it
+        some = jax.lax.dynamic_slice_in_dim(points, start, block)
+        number = start + jnp.arange(block)
+        products = jnp.matmul(queries, some.T, precision="highest")  # less would mix up near neighbours
+        rank = 2 * products - jnp.sum(some**2, -1)
+        rank = jnp.where((number >= begin) & (number < held), rank, -jnp.inf)
+        near = jax.vmap(lambda row: largest(row, k + 1))(rank)
+        ranks = jnp.concatenate([best.rank, jnp.take_along_axis(rank, near, -1)], -1)
+        at = jnp.concatenate([best.at, start + near], -1)
+        rank, chosen = jax.lax.top_k(ranks, k + 1)
+        return Nearest(rank, jnp.take_along_axis(at, chosen, -1))
+
+    none = Nearest(jnp.full((queries.shape[0], k + 1), -jnp.inf), jnp.zeros((queries.shape[0], k + 1), jnp.int32))
+    best = jax.lax.fori_loop(0, -(-held // block), look, none)
+    exact = jnp.sqrt(jnp.sum((points[best.at] - queries[:, None]) ** 2, -1))
+    return jnp.max(jnp.where(jnp.isfinite(best.rank), exact, 0.0), -1)
 
 
 def largest(rank: Float[Array, " n"], k: int) -> Int[Array, " k"]:
@@ -90,8 +125,9 @@ def largest(rank: Float[Array, " n"], k: int) -> Int[Array, " k"]:
     They lie in the k blocks whose maxima are largest, since each of those maxima is at least as large as anything in
     another block. So only sqrt(n) maxima and k blocks are sorted: on a CPU, sorting all takes longer than the product.
     """
-    side = math.isqrt(rank.shape[0])
-    blocks = jnp.pad(rank, (0, -rank.shape[0] % side), constant_values=-jnp.inf).reshape(-1, side)
+    n, side = rank.shape[0], math.isqrt(rank.shape[0])
+    blocks = jnp.pad(rank, (0, -n % side), constant_values=-jnp.inf).reshape(-1, side)
     _, chosen = jax.lax.top_k(blocks.max(-1), min(k, blocks.shape[0]))
     _, at = jax.lax.top_k(blocks[chosen].reshape(-1), k)
-    return jnp.minimum(chosen[at // side] * side + at % side, rank.shape[0] - 1)  # of the padding: any that is not held
+    where = chosen[at // side] * side + at % side
+    return where if n % side == 0 else jnp.where(where < n, where, jnp.argmin(rank))  # of the padding: one as far

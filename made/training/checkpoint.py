@@ -38,8 +38,10 @@ class Checkpoint(NamedTuple):
         return float(self.manifest["seconds"])
 
 
-def save(folder: Path, state: PyTree, configuration: Mapping[str, Any], update: int, seconds: float) -> Path:
-    """Write the state after that many updates, and remove all but the newest few."""
+def save(
+    folder: Path, state: PyTree, configuration: Mapping[str, Any], update: int, seconds: float, keep: int = KEEP
+) -> Path:
+    """Write the state after that many updates, and remove all but the newest `keep`."""
     path = folder / f"{update:09d}.safetensors"
     manifest = {
         "format": FORMAT,
@@ -50,7 +52,7 @@ def save(folder: Path, state: PyTree, configuration: Mapping[str, Any], update: 
     }
     saving.save(path, saving.flat(state), manifest, overwrite=True)
     _sync(folder)
-    for old in files(folder)[:-KEEP]:
+    for old in files(folder)[:-keep]:
         old.unlink(missing_ok=True)
     return path
 

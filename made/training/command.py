@@ -8,25 +8,28 @@ from typing import Annotated
 import tyro
 
 Settings = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+FRAMES = {"steps": "10M", "every": "50k", "eval": "500k", "check": "500k"}  # where the command does not say
 
 
 @dataclasses.dataclass
 class Train:
     """Train an agent with a bonus. The same command on a folder with an unfinished run goes on with it."""
 
-    env: str  # a MiniGrid id, in full or as in KeyCorridorS4R3, or a tabular task
-    agent: str = "impala"
+    env: str  # a MiniGrid id, in full or as in DoorKey-5x5, a tabular task, gym:ID, envpool:ID, a control task
+    agent: str = "impala"  # on control tasks rad, from pixels, or sac, from states
     bonus: str = "made"
-    steps: str = "10M"  # frames of each seed; rounded up to whole updates
+    steps: str | None = None  # frames of each seed, 10M (control tasks: 500k); rounded up to whole updates
     seeds: int = 1  # seeds 0 to N-1, side by side in one program
-    tau: float | None = None  # the temperature of the bonus: 0.01, or 1 with --strength
+    tau: float | None = (
+        None  # the temperature of the bonus: 0.01, or 1 with --strength; on control tasks as in the paper
+    )
     gated: bool = False  # pay at the first visit of a state in an episode only
     strength: float | None = None  # scale the bonus so that an episode of full length earns this much of it
     set: Settings = ()  # path=value, such as agent.learning_rate=3e-4 or n_envs=64; may be given several times
     out: Path | None = None  # the folder of the run; training/<env>-<agent>-<bonus> unless given
-    every: str = "50k"  # frames between two rows of metrics.jsonl
-    eval_every: str = "500k"  # frames between two evaluations on levels never trained on
-    checkpoint_every: str = "500k"  # frames between two checkpoints
+    every: str | None = None  # frames between two rows of metrics.jsonl: 50k (control tasks: 2k)
+    eval_every: str | None = None  # frames between two evaluations on levels never trained on: 500k (10k)
+    checkpoint_every: str | None = None  # frames between two checkpoints: 500k (50k)
     devices: int = 1  # seeds are spread over them, then environments
     tensorboard: bool = False  # also write TensorBoard logs
     wandb: str | None = None  # also log to this W&B project
@@ -39,10 +42,11 @@ class Train:
             if getattr(self, name):
                 writers.extra(name)
         paid = f"{self.bonus}{'-gated' * self.gated}"
-        plan, out = self.plan(), self.out or Path("training") / f"{self.env}-{self.agent}-{paid}"
+        name = f"{self.env}-{self.agent}-{paid}".replace(":", "-").replace("/", "-")
+        plan, out = self.plan(), self.out or Path("training") / name
         folder.held(out, plan.configuration)  # what is wrong is told before a minute of compiling
         _say(f"compiling for {self.seeds} seed{'s' * (self.seeds > 1)} ...")
-        programs = session.prepare(plan, self.devices)
+        programs = _source(plan.run).prepare(plan, self.devices)
         with folder.claimed(out):
             held = folder.held(out, plan.configuration)
             stand = session.stand_of(plan, programs, out)
@@ -57,14 +61,17 @@ class Train:
 
     def plan(self):
         """What the options say, checked."""
-        from made.training import plan
+        from made.training import control_run, plan
 
         if self.seeds < 1:
             raise ValueError(f"--seeds must be at least 1, got {self.seeds}.")
-        run = plan.build_run(self.env, self.agent, self.bonus, self.gated, self.tau, self.strength, self.set)
+        control = control_run.asked(self.env, self.agent)
+        build, usual = (control_run.build, control_run.FRAMES) if control else (plan.build_run, FRAMES)
+        run = build(self.env, self.agent, self.bonus, self.gated, self.tau, self.strength, self.set)
         per_update = run.n_envs * run.unroll
         options = {"steps": self.steps, "every": self.every, "eval": self.eval_every, "check": self.checkpoint_every}
         flags = {"eval": "--eval-every", "check": "--checkpoint-every"}
+        options = {name: usual[name] if text is None else text for name, text in options.items()}
         frames = {name: plan.amount(text, flags.get(name, f"--{name}")) for name, text in options.items()}
         counts = {name: plan.updates(n, per_update) for name, n in frames.items()}
         if counts["steps"] * per_update != frames["steps"]:
@@ -73,7 +80,8 @@ class Train:
                 f"{counts['steps'] * per_update:,}."
             )
         run = dataclasses.replace(run, iterations=counts["steps"], every=counts["every"])
-        return plan.Plan(run, tuple(range(self.seeds)), counts["eval"], counts["check"])
+        asked = plan.Plan(run, tuple(range(self.seeds)), counts["eval"], counts["check"])  # type: ignore[arg-type]
+        return asked._replace(episodes=run.episodes, keep=control_run.KEEP) if control else asked  # type: ignore[union-attr]
 
     def _train(self, plan, programs, stand, out: Path, held):
         from made.training import session, writers
@@ -116,6 +124,16 @@ class Train:
             else:
                 said += [f"{flag} {one}" for one in (value if isinstance(value, tuple) else (value,))]
         return " ".join(said)
+
+
+def _source(run):
+    """The module that prepares such a run for `session.train`."""
+    from made.adapters.hosts import Hosted
+    from made.training import control_run, controlled, hosted, session
+
+    if isinstance(run, control_run.ControlRun):
+        return controlled
+    return hosted if isinstance(run.env, Hosted) else session
 
 
 def _say(text: str) -> None:

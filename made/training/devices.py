@@ -85,5 +85,9 @@ def examiner(episodes: int, mesh: Mesh | None):
 
 
 def options(level: int) -> dict[str, Any]:
-    """How hard a CPU's compiler is to try: LLVM's higher levels cost more time than they gain (see made.trial)."""
+    """How hard a CPU's compiler is to try: LLVM's higher levels cost more time than they gain (see made.trial).
+
+    With networks too: the best of updates timed in turn at levels 1, 2 and 3 were alike to 3%, since products are
+    library calls.
+    """
     return {"xla_backend_optimization_level": level} if jax.default_backend() == "cpu" else {}

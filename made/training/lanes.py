@@ -1,5 +1,6 @@
 """One run on many seeds as one program: `vmap` over the seeds, a loop over the updates of a row."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
@@ -39,10 +40,10 @@ def repeated(run: Run, n: int) -> Run:
 def begin(lanes: Run, seeds: Int[Array, " L"]) -> RunState:
     """The state of each seed before its first update, leaves [L, ...]."""
     state = jax.vmap(lambda run, seed: run.start(jax.random.key(seed)))(lanes, seeds)
-    return jax.tree.map(_strong, state)
+    return jax.tree.map(strong, state)
 
 
-def _strong(x: Array) -> Array:
+def strong(x: Array) -> Array:
     """The same without a weak type: a state read from disk has none, and must fit the same compiled program."""
     return x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else jax.lax.convert_element_type(x, x.dtype)
 
@@ -52,22 +53,32 @@ def advance(lanes: Run, state: RunState, n: Int[Array, ""]) -> tuple[RunState, R
 
     def lane(run: Run, state: RunState) -> tuple[RunState, Row]:
         scalars = jax.eval_shape(run.advance, state)[1]
-        nothing = {name: jnp.zeros((), jnp.float32) for name in scalars}
 
         def update(_, carry: tuple[RunState, Sums]) -> tuple[RunState, Sums]:
             state, measured = run.advance(carry[0])
-            return state, _added(carry[1], measured, state.k)
+            return state, added(carry[1], measured, state.k)
 
-        sums = Sums(nothing, nothing, jnp.int32(GOOD))
-        state, sums = jax.lax.fori_loop(0, n, update, (state, sums))
-        means = {name: x if name in COUNTED else _over(x, sums.weight[name]) for name, x in sums.total.items()}
-        bad = jnp.where(_has_nan(state.agent), jnp.minimum(sums.bad, state.k), sums.bad)
-        return state, Row({**means, **run.snapshot(state)}, bad)
+        state, sums = jax.lax.fori_loop(0, n, update, (state, nothing(scalars)))
+        return state, row_of(run, state, sums)
 
     return jax.vmap(lane)(lanes, state)
 
 
-def _added(sums: Sums, measured: Metrics, k: Int[Array, ""]) -> Sums:
+def row_of(run: Run, state: RunState, sums: Sums) -> Row:
+    """What the updates of a row say of one seed."""
+    means = {name: x if name in COUNTED else _over(x, sums.weight[name]) for name, x in sums.total.items()}
+    bad = jnp.where(_has_nan(state.agent), jnp.minimum(sums.bad, state.k), sums.bad)
+    return Row({**means, **run.snapshot(state)}, bad)
+
+
+def nothing(scalars: Iterable[str]) -> Sums:
+    """Before the first update of a row."""
+    none = {name: jnp.zeros((), jnp.float32) for name in scalars}
+    return Sums(none, none, jnp.int32(GOOD))
+
+
+def added(sums: Sums, measured: Metrics, k: Int[Array, ""]) -> Sums:
+    """The sums with what one more update measured."""
     total, weight, bad = {}, {}, sums.bad
     for name, x in measured.items():
         finite = jnp.isfinite(x)

@@ -3,16 +3,19 @@
 import dataclasses
 from typing import Any, NamedTuple
 
+from made.adapters.hosts import hosted
 from made.agents import AGENTS
 from made.bonuses import BONUSES
 from made.bonuses.calibrated import Calibrated
 from made.bonuses.combine import FirstVisit
+from made.control import CONTROL
 from made.core import Environment
 from made.describe import describe, override, suggest
-from made.grids import GRIDS, make_grid
+from made.grids import GRIDS, Grid, make_grid
 from made.run import Run
 from made.schedules import Constant
 from made.tasks import TASKS, make
+from made.training.checkpoint import KEEP
 from made.training.coverage import Coverage
 
 SPARES = 4  # levels in waiting for each environment of a grid: an episode of 25 steps is seldom begun twice
@@ -28,6 +31,7 @@ class Plan(NamedTuple):
     evaluate_every: int
     checkpoint_every: int
     episodes: int = 32  # of one evaluation, for each seed
+    keep: int = KEEP  # checkpoints
 
     @property
     def frames_per_update(self) -> int:
@@ -64,17 +68,21 @@ def updates(frames: int, per_update: int) -> int:
 
 
 def environment(name: str) -> Environment:
-    """A grid by its MiniGrid id, in full or as in KeyCorridorS4R3, or a tabular task.
+    """A grid by its MiniGrid id, in full or as in KeyCorridorS4R3, a tabular task, or one of another library.
 
-    A grid shows the hash of its full state beside the agent's view, for the bonuses and the measures that count.
+    A grid shows the hash of its full state beside the agent's view, for the bonuses and the measures that count. The
+    same grid in Farama's package is gym:KeyCorridorS4R3, in EnvPool envpool:KeyCorridorS4R3.
     """
+    elsewhere = hosted(name)
+    if elsewhere is not None:
+        return elsewhere
     short = {id.removeprefix("MiniGrid-").removesuffix("-v0"): id for id in GRIDS}
     short |= {id.removeprefix("MiniGrid-"): id for id in GRIDS}
     grid = name if name in GRIDS else short.get(name)
     if grid is not None:
         return make_grid(grid, shows=("image", "hash"))
     if name not in TASKS:
-        raise ValueError(f"There is no task {name!r}.{suggest(name, [*short, *GRIDS, *TASKS])}")
+        raise ValueError(f"There is no task {name!r}.{suggest(name, [*short, *GRIDS, *TASKS, *CONTROL])}")
     return make(name)
 
 
@@ -102,6 +110,14 @@ def build_run(
     if tau is None:
         tau = TAU if strength is None else 1.0
     run = Run(task, who, pays, Constant(tau), n_envs=32, unroll=100, spares=SPARES, watches=(Coverage(),))
+    run = settled(run, settings)
+    if run.starts is None and isinstance(run.env, Grid):  # levels are costly: as many as can be waiting, no more
+        run = dataclasses.replace(run, starts=run.spares * run.n_envs)
+    return run
+
+
+def settled(run: Any, settings: tuple[str, ...]) -> Any:
+    """A run with its `path=value` settings."""
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals or not path:
@@ -109,6 +125,4 @@ def build_run(
         if path in ("iterations", "every"):
             raise ValueError(f"{path} is given by --{'steps' if path == 'iterations' else 'every'}, not by --set.")
         run = override(run, path, value)
-    if run.starts is None and env not in TASKS:  # levels are costly: as many an update as can be waiting, no more
-        run = dataclasses.replace(run, starts=run.spares * run.n_envs)
     return run

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from made.results.provenance import provenance
 from made.run import Run, RunState
@@ -23,7 +23,8 @@ class Programs(NamedTuple):
     runs: Run  # the run, once for each seed
     seeds: Array
     like: RunState  # shapes of the state
-    advance: jax.stages.Compiled
+    begin: Callable  # (runs, seeds) -> the state before the first update
+    advance: Callable  # (runs, state, updates) -> the state after them, and the row they make
     examine: Callable
     place: Callable[[RunState], RunState]
 
@@ -49,7 +50,8 @@ def prepare(plan: Plan, count: int = 1) -> Programs:
     where = None if mesh is None else devices.places(like, mesh)
     put = lambda state: devices.place(state, mesh, where)  # noqa: E731
     runs, seeds = devices.place(runs, mesh), devices.place(seeds, mesh)
-    return Programs(runs, seeds, like, advance, devices.examiner(plan.episodes, mesh), put)
+    begin = jax.jit(lanes.begin, compiler_options=devices.options(0))
+    return Programs(runs, seeds, like, begin, advance, devices.examiner(plan.episodes, mesh), put)
 
 
 def stand_of(plan: Plan, programs: Programs, out: Path) -> Stand:
@@ -58,8 +60,7 @@ def stand_of(plan: Plan, programs: Programs, out: Path) -> Stand:
     found = checkpoint.newest(out / folder.CHECKPOINTS)
     if found is None:
         folder.cut_back(out / folder.METRICS, 0)
-        begin = jax.jit(lanes.begin, compiler_options=devices.options(0))
-        return Stand(programs.place(begin(programs.runs, programs.seeds)), 0, 0.0)
+        return Stand(programs.place(programs.begin(programs.runs, programs.seeds)), 0, 0.0)
     folder.demand_same(found.manifest["configuration"], plan.configuration, found.path)
     folder.cut_back(out / folder.METRICS, found.update)
     state = checkpoint.restore(found, programs.like)
@@ -82,10 +83,15 @@ def train(
             if last or stand.update // plan.checkpoint_every > before // plan.checkpoint_every:
                 saved = save(plan, stand, out, writers)
     except KeyboardInterrupt:
-        if stand.update > saved:
+        if stand.update > saved and not is_spent(stand.state):
             save(plan, stand, out, writers)
         raise
     return stand
+
+
+def is_spent(state: PyTree) -> bool:
+    """Whether a program has taken over arrays of this state, in the middle of a row, so that it cannot be saved."""
+    return any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(state))
 
 
 def row(plan: Plan, programs: Programs, stand: Stand, writers: Sequence[Writer]) -> tuple[Stand, list[Line]]:
@@ -113,7 +119,7 @@ def lines_of(plan: Plan, scalars: dict[str, np.ndarray], stand: Stand) -> list[L
     for lane, seed in enumerate(plan.seeds):
         measured = {name: float(x[lane]) for name, x in scalars.items()}
         if "bonus" in measured:  # what the mean episode earned of it
-            measured["intrinsic_return"] = tau * measured["bonus"] * measured["length"]
+            measured.setdefault("intrinsic_return", tau * measured["bonus"] * measured["length"])
         place: Line = {"seed": seed, "update": update, "frames": update * plan.frames_per_update}
         place["seconds"] = round(stand.seconds, 3)
         lines.append({**place, **measured})
@@ -138,7 +144,7 @@ def save(plan: Plan, stand: Stand, out: Path, writers: Sequence[Writer]) -> int:
         writer.sync()
     target = out / folder.CHECKPOINTS
     target.mkdir(exist_ok=True)
-    checkpoint.save(target, stand.state, plan.configuration, stand.update, stand.seconds)
+    checkpoint.save(target, stand.state, plan.configuration, stand.update, stand.seconds, plan.keep)
     return stand.update
 
 

@@ -173,6 +173,32 @@ def test_the_networks_of_the_papers_have_their_sizes():
     assert LAYOUTS["mid-ff"].memory == "" and LAYOUTS["mid-ff"].dense == (256, 256)
 
 
+@pytest.mark.parametrize("lag", [0, 2])
+def test_parameters_cast_once_for_a_rollout_act_as_those_cast_at_every_step(lag):
+    env = small_grid()
+    agent = IMPALA(Layout(**TINY, precision="bfloat16"), lag=lag)
+    state = agent.init(jax.random.key(0), env.spec)
+    ready = agent.for_acting(state)
+    assert ready.net.dense[0].weight.dtype == jnp.bfloat16 and ready.net.policy.weight.dtype == jnp.float32
+    _, obs = env.reset(jax.random.key(1))
+    first, second = (agent.act(s, agent.carry(env.spec), obs, (), jax.random.key(2)) for s in (state, ready))
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+def test_the_small_network_is_for_two_cores():
+    """A frame takes it about 140,000 products, so that the goal of 25,000 frames a second can be met there."""
+    spec, agent = small_grid().spec, IMPALA()
+    assert agent.layout == LAYOUTS["small"]
+    net = jax.eval_shape(lambda: PolicyNet(agent.layout, spec, 1, "", key=jax.random.key(0)))
+    seen = jax.tree.map(lambda space: jax.ShapeDtypeStruct(space.shape, space.dtype), spec.obs, is_leaf=_is_space)
+    told = jax.jit(lambda net, obs: net.step(agent.carry(spec), obs, ())).lower(net, seen).cost_analysis()
+    assert told and 2 * 130_000 < told["flops"] < 2 * 150_000
+
+
+def _is_space(x) -> bool:
+    return isinstance(x, Space)
+
+
 def test_bad_settings_are_refused_in_one_sentence():
     with pytest.raises(ValueError, match="discrete actions"):
         IMPALA().init(jax.random.key(0), Drift().spec)

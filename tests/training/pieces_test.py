@@ -31,11 +31,11 @@ def test_coverage_estimates_the_number_of_distinct_states(n):
 
 def test_a_row_weighs_episodes_counts_them_and_marks_the_first_bad_loss():
     names = ("return", "length", "episodes", "loss", "spread")
-    sums = lanes.Sums(*({n: jnp.float32(0) for n in names} for _ in range(2)), jnp.int32(lanes.GOOD))
+    sums = lanes.nothing(names)
     updates = [(jnp.nan, 0.0, 1.0, 1.0), (1.0, 1.0, 2.0, jnp.nan), (4.0, 3.0, jnp.nan, 3.0), (1.0, 0.0, jnp.inf, 5.0)]
     for k, (value, episodes, loss, spread) in enumerate(updates, 1):
         given = {"return": value, "length": value, "episodes": episodes, "loss": loss, "spread": spread}
-        sums = lanes._added(sums, {n: jnp.float32(x) for n, x in given.items()}, jnp.int32(k))
+        sums = lanes.added(sums, {n: jnp.float32(x) for n, x in given.items()}, jnp.int32(k))
     assert int(sums.bad) == 3
     assert float(sums.total["return"] / sums.weight["return"]) == (1 * 1 + 3 * 4) / 4
     assert float(sums.total["episodes"]) == 4 and float(sums.total["spread"] / sums.weight["spread"]) == 3

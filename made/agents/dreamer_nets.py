@@ -1,0 +1,214 @@
+"""The networks of Dreamer: dense layers, an encoder and a decoder of observations.
+
+Everything takes any leading axes, channels last. Parameters are float32; products may be computed in bfloat16.
+"""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+from made import views
+from made.agents.dreamer_leaves import Leaf, leaves_of, split
+
+DOWN = ((4, 1), (4, 2), (4, 4), (4, 8))  # (kernel, channels in units of `depth`) of the convolutions, stride 2
+UP = ((5, 4), (5, 2), (6, 1), (6, 0))  # of the transposed ones, 1 -> 5 -> 13 -> 30 -> 64; the last: those of the image
+
+
+class Layout(eqx.Module):
+    """Sizes of the networks; the defaults are those of Dreamer v1.
+
+    `view` is the part of an observation that is modelled. Images of 64 x 64 bytes are convolved and scored by a
+    Gaussian of unit variance. What Dreamer v1 does not have goes through dense layers: symbols and discrete values as
+    one-hot, scored by a categorical; other numbers by a Gaussian of deviation `spread`.
+    """
+
+    stoch: int = eqx.field(static=True, default=30)
+    deter: int = eqx.field(static=True, default=200)
+    hidden: int = eqx.field(static=True, default=200)  # of the layers within the recurrent model
+    units: int = eqx.field(static=True, default=400)  # of the layers of the heads
+    depth: int = eqx.field(static=True, default=32)  # channels of the first convolution
+    reward: int = eqx.field(static=True, default=2)  # hidden layers of each head
+    ends: int = eqx.field(static=True, default=3)
+    value: int = eqx.field(static=True, default=3)
+    actor: int = eqx.field(static=True, default=4)
+    spread: float = eqx.field(static=True, default=0.1)
+    view: str = eqx.field(static=True, default="")
+    precision: str = eqx.field(static=True, default="float32")  # or "bfloat16": of the products
+
+    def __check_init__(self):
+        sizes = ("stoch", "deter", "hidden", "units", "depth", "reward", "ends", "value", "actor")
+        wrong = [f"{name}={getattr(self, name)}" for name in sizes if getattr(self, name) < 1]
+        if wrong:
+            raise ValueError(f"Layout takes sizes of at least 1, got {', '.join(wrong)}.")
+        if not self.spread > 0:
+            raise ValueError(f"Layout scores numbers by a Gaussian of deviation spread > 0, got spread={self.spread}.")
+        if self.precision not in ("float32", "bfloat16"):
+            raise ValueError(f"Layout takes precision='float32' or 'bfloat16', got {self.precision!r}.")
+
+    @property
+    def dtype(self) -> Any:
+        """What products are computed in."""
+        return jnp.dtype(self.precision)
+
+    @property
+    def features(self) -> int:
+        """How many numbers describe a latent state."""
+        return self.stoch + self.deter
+
+
+def glorot(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
+    """Uniform within sqrt(6 / (fan in + fan out)), as the layers of Dreamer v1 start; the last two axes are in, out."""
+    bound = math.sqrt(6 / (math.prod(shape[:-2]) * (shape[-2] + shape[-1])))
+    return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+
+class Dense(eqx.Module):
+    """x W + b."""
+
+    weight: Float[Array, "i o"]
+    bias: Float[Array, " o"]
+
+    def __call__(self, x: Float[Array, "*b i"], dtype: Any) -> Float[Array, "*b o"]:
+        return (x.astype(dtype) @ self.weight.astype(dtype)).astype(jnp.float32) + self.bias
+
+    def split(self, at: int) -> tuple["Dense", "Dense"]:
+        """Two layers whose sum is this one of (x[:at], x[at:]): what does not wait for the other can go first."""
+        return Dense(self.weight[:at], jnp.zeros_like(self.bias)), Dense(self.weight[at:], self.bias)
+
+
+def dense(inputs: int, outputs: int, key: Key[Array, ""]) -> Dense:
+    """A layer before it has learnt anything."""
+    return Dense(glorot(key, (inputs, outputs)), jnp.zeros(outputs))
+
+
+class MLP(eqx.Module):
+    """Dense layers with an ELU between them."""
+
+    layers: tuple[Dense, ...]
+
+    def __init__(self, inputs: int, width: int, depth: int, outputs: int, *, key: Key[Array, ""]):
+        sizes = (inputs, *[width] * depth, outputs)
+        keys = jax.random.split(key, len(sizes) - 1)
+        self.layers = tuple(dense(i, o, k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False))
+
+    def __call__(self, x: Float[Array, "*b i"], dtype: Any) -> Float[Array, "*b o"]:
+        for layer in self.layers[:-1]:
+            x = jax.nn.elu(layer(x, dtype))
+        return self.layers[-1](x, dtype)
+
+
+class Filters(eqx.Module):
+    """One convolution of stride 2 without padding, or its transpose."""
+
+    weight: Float[Array, "k k i o"]
+    bias: Float[Array, " o"]
+
+    def down(self, x: Array) -> Array:
+        names = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, self.weight.astype(x.dtype), (2, 2), "VALID", dimension_numbers=names)
+
+    def up(self, x: Array) -> Array:
+        names = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_transpose(x, self.weight.astype(x.dtype), (2, 2), "VALID", dimension_numbers=names)
+
+
+def filters(sizes: tuple[tuple[int, int], ...], first: int, key: Key[Array, ""]) -> tuple[Filters, ...]:
+    """Convolutions of those (kernel, channels), from `first` channels on."""
+    made, keys = [], jax.random.split(key, len(sizes))
+    for (kernel, channels), k in zip(sizes, keys, strict=True):
+        made.append(Filters(glorot(k, (kernel, kernel, first, channels)), jnp.zeros(channels)))
+        first = channels
+    return tuple(made)
+
+
+class Encoder(eqx.Module):
+    """Features of an observation: images by four convolutions (4x4, stride 2, relu), all else by two dense layers."""
+
+    convolutions: tuple[tuple[Filters, ...], ...]  # a stack for each image
+    others: MLP | None
+    leaves: tuple[Leaf, ...] = eqx.field(static=True)
+    layout: Layout = eqx.field(static=True)
+
+    def __init__(self, spaces: PyTree, layout: Layout, *, key: Key[Array, ""]):
+        k_conv, k_others = jax.random.split(key)
+        self.layout, self.leaves = layout, leaves_of(spaces, layout.view)
+        images, size = split(self.leaves)
+        sizes = tuple((kernel, times * layout.depth) for kernel, times in DOWN)
+        keys = jax.random.split(k_conv, max(len(images), 1))
+        self.convolutions = tuple(filters(sizes, leaf.shape[-1], k) for leaf, k in zip(images, keys, strict=False))
+        self.others = MLP(size, layout.units, 1, layout.units, key=k_others) if size else None
+
+    @property
+    def size(self) -> int:
+        """How many features come out: 32 * depth of an image, and `units` of all else."""
+        return len(self.convolutions) * 32 * self.layout.depth + (self.layout.units if self.others else 0)
+
+    def __call__(self, obs: PyTree) -> Float[Array, "*b size"]:
+        parts, vectors, stacks = [], [], iter(self.convolutions)
+        for leaf, x in zip(self.leaves, jax.tree.leaves(views.looked_at(obs, self.layout.view)), strict=True):
+            shown = leaf.show(x)
+            if leaf.kind == "pixels":
+                parts.append(self._convolved(next(stacks), shown))
+            else:
+                vectors.append(shown)
+        if self.others is not None:
+            parts.append(jax.nn.elu(self.others(jnp.concatenate(vectors, -1), self.layout.dtype)))
+        return jnp.concatenate(parts, -1)
+
+    def _convolved(self, stack: tuple[Filters, ...], images: Float[Array, "*b h w c"]) -> Float[Array, "*b n"]:
+        x = images.reshape(-1, *images.shape[-3:]).astype(self.layout.dtype)
+        for layer in stack:
+            x = jax.nn.relu(layer.down(x) + layer.bias.astype(x.dtype))
+        return x.reshape(*images.shape[:-3], -1).astype(jnp.float32)
+
+
+class Decoder(eqx.Module):
+    """What a latent state says of the observation: images by four transposed convolutions, all else by dense layers."""
+
+    starts: tuple[Dense, ...]
+    convolutions: tuple[tuple[Filters, ...], ...]
+    others: MLP | None
+    leaves: tuple[Leaf, ...] = eqx.field(static=True)
+    layout: Layout = eqx.field(static=True)
+
+    def __init__(self, spaces: PyTree, layout: Layout, *, key: Key[Array, ""]):
+        k_start, k_conv, k_others = jax.random.split(key, 3)
+        self.layout, self.leaves = layout, leaves_of(spaces, layout.view)
+        images, size = split(self.leaves)
+        wide, many = 32 * layout.depth, max(len(images), 1)
+        keys = jax.random.split(k_start, many), jax.random.split(k_conv, many)
+        self.starts = tuple(dense(layout.features, wide, k) for _, k in zip(images, keys[0], strict=False))
+        sizes = lambda leaf: tuple((kernel, times * layout.depth or leaf.shape[-1]) for kernel, times in UP)  # noqa: E731
+        self.convolutions = tuple(filters(sizes(leaf), wide, k) for leaf, k in zip(images, keys[1], strict=False))
+        self.others = MLP(layout.features, layout.units, 2, size, key=k_others) if size else None
+
+    def __call__(self, features: Float[Array, "*b f"]) -> list[Array]:
+        """The answer for each leaf."""
+        dtype, stacks = self.layout.dtype, iter(zip(self.starts, self.convolutions, strict=True))
+        vectors = [] if self.others is None else self.others(features, dtype)
+        answers, at = [], 0
+        for leaf in self.leaves:
+            if leaf.kind == "pixels":
+                answers.append(self._drawn(*next(stacks), features))
+            else:
+                answers.append(vectors[..., at : at + leaf.size])  # type: ignore[call-overload]
+                at += leaf.size
+        return answers
+
+    def _drawn(self, start: Dense, stack: tuple[Filters, ...], features: Float[Array, "*b f"]) -> Array:
+        dtype = self.layout.dtype
+        x = start(features, dtype).reshape(-1, 1, 1, start.bias.size).astype(dtype)
+        for layer in stack:
+            x = layer.up(x) + layer.bias.astype(dtype)
+            x = x if layer is stack[-1] else jax.nn.relu(x)
+        return x.reshape(*features.shape[:-1], *x.shape[1:]).astype(jnp.float32)
+
+    def score(self, features: Float[Array, "*b f"], obs: PyTree) -> Float[Array, "*b"]:
+        """log p(observation | latent state), summed over its leaves."""
+        seen = jax.tree.leaves(views.looked_at(obs, self.layout.view))
+        each = zip(self.leaves, self(features), seen, strict=True)
+        return jnp.stack([leaf.score(answer, x, self.layout.spread) for leaf, answer, x in each]).sum(0)

@@ -1,0 +1,189 @@
+"""The recurrent state-space model: a state that is partly carried along and partly drawn.
+
+Hafner et al., "Learning Latent Dynamics for Planning from Pixels" (2019), in the form of Dreamer v1:
+
+    h_t = GRU(h_{t-1}, elu(z_{t-1}, a_{t-1}))          deterministic
+    z_t ~ p(z | h_t) = N(mean, deviation)              the prior: what is to be expected
+    z_t ~ q(z | h_t, e_t) = N(mean, deviation)         the posterior: with the features e_t of what was then seen
+
+Deviations are softplus + 0.1. The state before an episode's first observation is zero, and so is the action before it.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key, PyTree
+
+from made import trees
+from made.agents.dreamer_nets import MLP, Dense, Layout, dense
+from made.nets import orthonormal
+
+LEAST = 0.1  # deviation of a latent
+
+
+class Normal(NamedTuple):
+    """A distribution of the stochastic part, one number apart from the other."""
+
+    mean: Float[Array, "*b s"]
+    std: Float[Array, "*b s"]
+
+
+class Latent(NamedTuple):
+    """A state of the model."""
+
+    deter: Float[Array, "*b d"]
+    stoch: Float[Array, "*b s"]
+
+    @property
+    def features(self) -> Float[Array, "*b f"]:
+        """What heads, actor and value read."""
+        return jnp.concatenate([self.stoch, self.deter], -1)
+
+
+class Observed(NamedTuple):
+    """States that took in what was seen, where they were drawn from, and what had been expected."""
+
+    latent: Latent
+    posterior: Normal
+    prior: Normal
+
+
+def kl(q: Normal, p: Normal) -> Float[Array, "*b"]:
+    """KL(q || p) = sum_i log(std_p / std_q) + (std_q^2 + (mean_q - mean_p)^2) / (2 std_p^2) - 1/2."""
+    squares = (q.std**2 + (q.mean - p.mean) ** 2) / (2 * p.std**2)
+    return (jnp.log(p.std / q.std) + squares - 0.5).sum(-1)
+
+
+def entropy(q: Normal) -> Float[Array, "*b"]:
+    """sum_i log std_i + 1/2 log(2 pi e)."""
+    return (jnp.log(q.std) + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+
+class RSSM(eqx.Module):
+    """The layers of the model, and the ways to run it: told what is seen, or on its own."""
+
+    inputs: Dense  # of (z, a)
+    gates: Dense  # of what comes in, and
+    mixed: Dense  # of h, for the GRU
+    prior: MLP
+    joined: Dense  # of (h, e)
+    posterior: Dense
+    layout: Layout = eqx.field(static=True)
+
+    def __init__(self, embedding: int, actions: int, layout: Layout, *, key: Key[Array, ""]):
+        keys, self.layout = jax.random.split(key, 6), layout
+        deter, hidden, numbers = layout.deter, layout.hidden, 2 * layout.stoch
+        self.inputs = dense(layout.stoch + actions, hidden, keys[0])
+        self.gates = dense(hidden, 3 * deter, keys[1])
+        self.mixed = Dense(orthonormal(keys[2], (deter, 3 * deter)), jnp.zeros(3 * deter))
+        self.prior = MLP(deter, hidden, 1, numbers, key=keys[3])
+        self.joined, self.posterior = dense(deter + embedding, hidden, keys[4]), dense(hidden, numbers, keys[5])
+
+    def blank(self, *lead: int) -> Latent:
+        """The state before an episode's first observation."""
+        return Latent(jnp.zeros((*lead, self.layout.deter)), jnp.zeros((*lead, self.layout.stoch)))
+
+    def expected(self, deter: Float[Array, "*b d"]) -> Normal:
+        """The prior p(z | h)."""
+        return normal(self.prior(deter, self.layout.dtype))
+
+    def ahead(self, before: Latent, action: Float[Array, "*b a"], noise: Float[Array, "*b s"]) -> Latent:
+        """One step on its own: z is drawn from the prior."""
+        of_state, of_action = self.inputs.split(self.layout.stoch)
+        deter = self._carried(of_state, before, of_action(action, self.layout.dtype))
+        return Latent(deter, drawn(self.expected(deter), noise))
+
+    def told(
+        self, before: Latent, action: Float[Array, "*b a"], embed: Float[Array, "*b e"], noise: Float[Array, "*b s"]
+    ) -> Observed:
+        """One step that takes in what was seen: z is drawn from the posterior."""
+        of_state, of_action = self.inputs.split(self.layout.stoch)
+        deter = self._carried(of_state, before, of_action(action, self.layout.dtype))
+        of_deter, of_embed = self.joined.split(self.layout.deter)
+        posterior = self._judged(of_deter, deter, of_embed(embed, self.layout.dtype))
+        return Observed(Latent(deter, drawn(posterior, noise)), posterior, self.expected(deter))
+
+    def begin(self, embed: Float[Array, "*b e"], noise: Float[Array, "*b s"]) -> Observed:
+        """The first observation of an episode, or of a window: no state and no action before it."""
+        lead, actions = embed.shape[:-1], self.inputs.weight.shape[0] - self.layout.stoch
+        return self.told(self.blank(*lead), jnp.zeros((*lead, actions)), embed, noise)
+
+    def observe(
+        self,
+        starts: Latent,
+        fresh: Bool[Array, "T B"],
+        actions: Float[Array, "T B a"],
+        embeds: Float[Array, "T B e"],
+        noise: Float[Array, "T B s"],
+    ) -> Observed:
+        """A whole sequence: embeds[t] is what actions[t] led to, and where `fresh` the state before is starts[t].
+
+        fresh[0] must be set. All that does not depend on the state before is computed for all steps at once, ahead of
+        the loop or after it: on a GPU the loop is what takes the time.
+        """
+        dtype, (of_state, of_action) = self.layout.dtype, self.inputs.split(self.layout.stoch)
+        of_deter, of_embed = self.joined.split(self.layout.deter)
+
+        def step(before: Latent, x):
+            start, fresh, pushed, seen, noise = x
+            deter = self._carried(of_state, trees.where(fresh, start, before), pushed)
+            posterior = self._judged(of_deter, deter, seen)
+            latent = Latent(deter, drawn(posterior, noise))
+            return latent, (latent, posterior)
+
+        known = (starts, fresh, of_action(actions, dtype), of_embed(embeds, dtype), noise)
+        _, (latent, posterior) = jax.lax.scan(step, trees.index(starts, 0), known)
+        return Observed(latent, posterior, self.expected(latent.deter))
+
+    def imagine(self, start: Latent, policy: Callable, horizon: int, key: Key[Array, ""]) -> tuple[Latent, PyTree]:
+        """`horizon` steps on its own from states [B]: (the states after each action, [H, B], what the policy added).
+
+        policy(features, key) -> (actions, anything). No gradient reaches the policy by way of what it looked at.
+        """
+
+        def step(before: Latent, key):
+            k_act, k_noise = jax.random.split(key)
+            action, more = policy(jax.lax.stop_gradient(before.features), k_act)
+            latent = self.ahead(before, action, jax.random.normal(k_noise, before.stoch.shape))
+            return latent, (latent, more)
+
+        return jax.lax.scan(step, start, jax.random.split(key, horizon))[1]
+
+    def follow(self, start: Latent, actions: Float[Array, "T B a"], noise: Float[Array, "T B s"]) -> Latent:
+        """The states that those actions lead to, none of them seen: an open-loop prediction."""
+
+        def step(before: Latent, x):
+            latent = self.ahead(before, *x)
+            return latent, latent
+
+        return jax.lax.scan(step, start, (actions, noise))[1]
+
+    def _carried(self, of_state: Dense, before: Latent, pushed: Float[Array, "*b h"]) -> Float[Array, "*b d"]:
+        """h_t, from the state before and the action's share of the first layer."""
+        dtype = self.layout.dtype
+        x = jax.nn.elu(of_state(before.stoch, dtype) + pushed)
+        (r, u, n), (r_h, u_h, n_h) = (
+            jnp.split(gates, 3, -1) for gates in (self.gates(x, dtype), self.mixed(before.deter, dtype))
+        )
+        keep = jax.nn.sigmoid(u + u_h)
+        return keep * before.deter + (1 - keep) * jnp.tanh(n + jax.nn.sigmoid(r + r_h) * n_h)
+
+    def _judged(self, of_deter: Dense, deter: Float[Array, "*b d"], seen: Float[Array, "*b h"]) -> Normal:
+        """q(z | h, e), from the observation's share of its first layer."""
+        x = jax.nn.elu(of_deter(deter, self.layout.dtype) + seen)
+        return normal(self.posterior(x, self.layout.dtype))
+
+
+def normal(numbers: Float[Array, "*b 2s"]) -> Normal:
+    """A distribution from the numbers of a layer."""
+    mean, raw = jnp.split(numbers, 2, -1)
+    return Normal(mean, jax.nn.softplus(raw) + LEAST)
+
+
+def drawn(of: Normal, noise: Float[Array, "*b s"]) -> Float[Array, "*b s"]:
+    """mean + std * noise: a draw through which gradients flow."""
+    return of.mean + of.std * noise

@@ -1,0 +1,208 @@
+"""Learning from sequences: the learner of `made.off_policy` on windows of a replay, and a compiled run of it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Key, PyTree
+
+from made import trees
+from made.agents.uniform import Uniform
+from made.bonuses.combine import Normalised
+from made.bonuses.control import Levelled
+from made.bonuses.count import NoBonus
+from made.bonuses.made import MADE
+from made.bonuses.re3 import RE3
+from made.bonuses.released import ReleasedRND, made_released
+from made.bonuses.released_vae import ReleasedVAE
+from made.bonuses.replayed import DRAWS, Replayed, fed, window_of
+from made.core import Agent, Bonus, Environment, Metrics, Transition
+from made.describe import suggest
+from made.learning import Fit
+from made.off_policy import Learner, LearnerState
+from made.rollout import begin, refill, rollout
+from made.run import Run, RunState, episode_metrics, start
+from made.sequences import Sequences, SequencesState
+from made.trial import Trial
+
+WINDOW = 1000  # steps of the recent density: the last two episodes of 1000 frames at repeat 2, as in the release
+
+
+def _rnd() -> ReleasedRND:
+    """The cover of the release, trained on the whole batch that the agent learns from."""
+    return ReleasedRND(Fit(learning_rate=6e-4, clip=100.0))
+
+
+def _vae() -> ReleasedVAE:
+    return ReleasedVAE(WINDOW, fit=Fit(learning_rate=1e-3, clip=100.0, steps=4, batch=128), capacity=WINDOW)
+
+
+DREAMING: dict[str, Callable[[int], Bonus]] = {  # for batches of so many steps
+    "none": lambda steps: NoBonus(),
+    "rnd": lambda steps: Normalised(_rnd()),
+    "re3": lambda steps: Normalised(RE3(embedding=50, k=50, capacity=steps, on="next_obs", released=True)),
+    "made": lambda steps: fed(MADE.deep(WINDOW)),
+    "made-released": lambda steps: fed(made_released("none", cover=_rnd(), density=_vae())),
+    "rnd-at-made": lambda steps: fed(MADE(_rnd(), Levelled(_vae()))),
+}
+
+
+def dreaming_bonus(name: str, steps: int = 2500) -> Bonus:
+    """A bonus for an agent that learns from batches of so many steps of a replay of sequences, T * B.
+
+    RE3's neighbours are the batch itself, which it takes in whole before it pays. `made-released` divides by nothing,
+    as the authors' Dreamer does; its networks are those of their RAD. `rnd-at-made` pays its cover at its scale.
+
+    >>> dreaming_bonus("re3", 100).bonus.capacity
+    100
+    """
+    if name not in DREAMING:
+        raise ValueError(f"There is no bonus {name!r} for Dreamer.{suggest(name, list(DREAMING))}")
+    return DREAMING[name](steps)
+
+
+class SequenceLearner(Learner):
+    """A learner whose batches are `batch` windows of a replay of sequences, leaves [T, B, ...].
+
+    learner = SequenceLearner(spec, Dreamer(), dreaming_bonus("made"), Constant(0.5), Sequences())
+    """
+
+    replay: Sequences = Sequences()  # type: ignore[assignment]
+    batch: int = eqx.field(static=True, default=50)
+
+    def _draw(self, replay: SequencesState, key: Key[Array, ""]) -> tuple[Transition, Transition | None]:  # type: ignore[override]
+        k_batch, k_recent = jax.random.split(key)
+        batch, window = self.replay.sample(replay, self.batch, k_batch), window_of(self.bonus)
+        return batch, None if window is None else self.replay.recent(replay, DRAWS, k_recent, window)
+
+    def _with(self, drawn: tuple[Transition, Transition | None], fresh: Transition) -> Transition:
+        batch, recent = drawn
+        if recent is not None and recent.reward.ndim == 1:  # from a replay on the host
+            recent = jax.tree.map(lambda x: x[None], recent)
+        return batch._replace(extras=Replayed(fresh, batch if recent is None else recent))
+
+    def decide(
+        self,
+        agent: PyTree,
+        carry: PyTree,
+        began: Bool[Array, " N"],
+        obs: PyTree,
+        key: Key[Array, ""],
+        explore: bool = True,
+    ) -> tuple[PyTree, Array]:
+        """(carries, actions) for observations [N, ...]; where an episode has just begun the carry is blank."""
+        n = began.shape[0]
+        carry = trees.where(began, self.carries(n), carry)
+        act = lambda carry, obs, key: self.agent.act(agent, carry, obs, (), key, explore=explore)[:2]  # noqa: E731
+        return jax.vmap(act)(carry, obs, jax.random.split(key, n))
+
+    def carries(self, n: int) -> PyTree:
+        """The recurrent states of n environments at the start of an episode."""
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *x.shape)), self.agent.carry(self.spec))
+
+
+class DreamingState(NamedTuple):
+    """Everything of a run that changes; `run.k` counts updates."""
+
+    run: RunState
+    replay: SequencesState
+
+
+class Dreaming(Trial):
+    """A run in compiled environments whose agent learns from a replay of sequences.
+
+    One iteration takes `run.unroll` steps of each of `run.n_envs` environments and then learns `updates` times from
+    `batch` windows each; `updates` must divide `run.unroll`. Before the first, `prefill` steps of each environment are
+    taken at random. Dreamer v1 has 100 updates after 500 steps of one environment, and 2500 steps at random.
+
+    trial = Dreaming(Run(grid, Dreamer(ends=True), RND(), n_envs=8, unroll=100), Sequences(Replay(20_000, streams=8)))
+    """
+
+    run: Run
+    replay: Sequences = Sequences()
+    batch: int = eqx.field(static=True, default=50)
+    updates: int = eqx.field(static=True, default=100)
+    prefill: int = eqx.field(static=True, default=2500)
+
+    def __check_init__(self):
+        run, streams = self.run, self.replay.steps.streams
+        if self.updates < 1 or run.unroll % self.updates:
+            raise ValueError(
+                f"Each of updates={self.updates} updates takes its share of run.unroll={run.unroll} new steps: take a "
+                "number of updates that divides the number of steps."
+            )
+        if streams != run.n_envs:
+            raise ValueError(
+                f"The replay keeps {streams} streams and the run has {run.n_envs} environments: give the replay's "
+                f"steps streams={run.n_envs}."
+            )
+        if self.prefill < self.replay.length:
+            raise ValueError(
+                f"A first window takes {self.replay.length} steps of an environment, and prefill={self.prefill} are "
+                "taken at random: raise prefill, or draw shorter windows."
+            )
+
+    @property
+    def iterations(self) -> int:  # type: ignore[override]
+        return self.run.iterations
+
+    @property
+    def every(self) -> int:  # type: ignore[override]
+        return self.run.every
+
+    def learner(self, env: Environment) -> SequenceLearner:
+        """The learner of this run."""
+        spec = env.spec._replace(goal=self.run.bonus.memory.goal(env.spec))
+        return SequenceLearner(spec, self.run.agent, self.run.bonus, self.run.tau, self.replay, self.batch)
+
+    def start(self, key: Key[Array, ""]) -> DreamingState:
+        k_run, k_random, k_roll = jax.random.split(key, 3)
+        state = start(self.run, k_run)
+        note = trees.index(state.streams.note, 0)
+        replay = self.replay.init(state.env.spec, (note, note))
+        random = AtRandom(self.run.agent)
+        rolled = rollout(
+            state.env, random, self.run.bonus, random.init(k_random, state.env.spec), state.bonus, state.streams,
+            self.prefill, k_roll, reserve=state.reserve,
+        )  # fmt: skip
+        replay = jax.lax.scan(lambda held, step: (self.replay.push(held, step), None), replay, rolled.batch)[0]
+        return DreamingState(state._replace(streams=rolled.streams, reserve=rolled.reserve), replay)
+
+    def advance(self, state: DreamingState) -> tuple[DreamingState, Metrics]:
+        run, before = self.run, state.run
+        key, k_roll, k_learn, k_fresh = jax.random.split(before.key, 4)
+        parts = (before.env, run.agent, run.bonus)
+        rolled = rollout(*parts, before.agent, before.bonus, before.streams, run.unroll, k_roll, reserve=before.reserve)
+        known = LearnerState(before.agent, before.bonus, state.replay, before.k, k_learn)  # type: ignore[arg-type]
+        known, metrics = self.learner(before.env).advance(known, rolled.batch._replace(extras=()), self.updates)
+        reserve = rolled.reserve
+        if reserve is not None and run.starts is not None:
+            reserve = refill(reserve, begin(*parts, known.bonus, run.starts, k_fresh))
+        watched = tuple(
+            w.update(seen, rolled.batch, known.k) for w, seen in zip(run.watches, before.watched, strict=True)
+        )
+        after = RunState(before.env, known.agent, known.bonus, rolled.streams, reserve, watched, known.k, key)
+        return DreamingState(after, known.replay), {**episode_metrics(rolled.ended), **metrics}  # type: ignore[arg-type]
+
+    def snapshot(self, state: DreamingState) -> dict[str, Array]:
+        return self.run.snapshot(state.run)
+
+
+class AtRandom(Agent):
+    """Acts at random in the place of another agent, whose recurrent state it leaves alone."""
+
+    agent: Agent
+
+    def init(self, key, spec):
+        return Uniform().init(key, spec)
+
+    def carry(self, spec):
+        return self.agent.carry(spec)
+
+    def act(self, state, carry, obs, goal, key, *, explore=True):
+        return Uniform().act(state, carry, obs, goal, key)
+
+    def update(self, state, batch, reward_fn, key):
+        return state, {}

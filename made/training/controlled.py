@@ -1,0 +1,208 @@
+"""`made train` on DeepMind Control: one environment a seed in processes of their own, and learning beside them.
+
+    t:   act on what is seen  ->  send  ->  learn from step t - 1  ->  receive step t
+
+The update overlaps physics and drawing, and the order of events is the same whoever is done first. So the agent that
+acts at step t has learnt from the steps up to t - 2. What came last and is not learnt from yet belongs to the state,
+as do the replay and the environments, so that a run goes on from a checkpoint to the bit.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Int64, PyTree
+
+from made.control import rendering
+from made.control.snapshot import Arrays
+from made.control.worker import WorkerError, Workers
+from made.core import Metrics, Transition
+from made.off_policy import LearnerState
+from made.replay import available
+from made.training import lanes, memory
+from made.training.control_learning import Learning
+from made.training.control_run import ControlRun
+from made.training.hosted import seed_for
+from made.training.plan import Plan
+from made.training.session import Programs, demand_finite
+
+_AT_RANDOM, _JUDGED = 0x72616E64, 0x6A756467  # set the seeds of first actions and of evaluations apart from training
+
+
+class ControlState(NamedTuple):
+    """All that changes in a run: what learns is on the device, all else in NumPy, at whatever width."""
+
+    learners: tuple[LearnerState, ...]  # one of all seeds, leaves [L, ...], or one a seed
+    workers: Arrays
+    came: Transition  # [L, ...] the last step, not learnt from yet; pictures are single frames
+    age: Int64[np.ndarray, " L"]  # actions in the episode so far
+    k: Int64[np.ndarray, ""]  # actions so far
+
+
+def prepare(plan: Plan, count: int = 1) -> Programs:
+    """What `session.train` runs. The programs are compiled at the first action and the first update."""
+    if count != 1:
+        raise ValueError(f"--devices {count} spreads compiled environments; control tasks take --devices 1.")
+    run: ControlRun = plan.run  # type: ignore[assignment]
+    if run.task.pixels:
+        rendering.choose()  # a sentence where nothing can be drawn, before anything is started
+    beside = Beside(plan)
+    demand_memory(run, run.replay.size_of(beside.workers.spec), len(plan.seeds))
+    place = lambda state: state._replace(learners=jax.device_put(state.learners))  # noqa: E731
+    return Programs(plan.run, plan.seeds, beside.like(), beside.begin, beside.advance, beside.examine, place)  # type: ignore
+
+
+def demand_memory(run: ControlRun, size: int, seeds: int) -> None:
+    """Refuse replays of that size a seed that do not fit on the device, or on the host while they are written."""
+    copies = 2 + (jax.default_backend() == "cpu")  # those of a checkpoint, and where device and host are one the first
+    places = (
+        (seeds * size, available(), "are needed on the device"),
+        (copies * seeds * size, available(on_host=True), "are needed on the host, for a checkpoint is a copy"),
+    )
+    for needed, free, where in places:
+        if free is not None and needed > free:
+            raise ValueError(
+                f"A replay of {run.replay.capacity:,} steps takes {memory.in_words(size)} for each of {seeds} "
+                f"seed{'s' * (seeds > 1)}; {memory.in_words(needed)} {where}, and {memory.in_words(free)} are free: "
+                "take fewer --seeds, a smaller --set replay.capacity=... or a smaller --set task.size=...."
+            )
+
+
+class Beside:
+    """The environments of every seed, where they stand, and the learner beside them."""
+
+    def __init__(self, plan: Plan):
+        run: ControlRun = plan.run  # type: ignore[assignment]
+        self.plan, self.run, self.task, self.at = plan, run, run.task, -1
+        self._training: Workers | None = None
+        self._judge: Workers | None = None
+        self.learning = Learning(run, self.workers.spec, plan.seeds)
+
+    @property
+    def workers(self) -> Workers:
+        """One environment for each seed, begun where there are none."""
+        if self._training is None:
+            with _told():
+                self._training = Workers(self.task, self.plan.seeds)
+        return self._training  # type: ignore
+
+    def close(self) -> None:
+        """End all processes; they are begun anew where they are needed again."""
+        for workers in (self._training, self._judge):
+            if workers is not None:
+                workers.close()
+        self._training = self._judge = None
+        self.at = -1
+
+    def like(self) -> ControlState:
+        """The shapes of a state, and where it has numbers those of the start."""
+        workers, n = self.workers, len(self.plan.seeds)
+        blank, action = np.zeros_like(workers.seen), np.zeros((n, *workers.spec.action.shape), np.float32)
+        came = Transition(blank, action, np.zeros(n, np.float32), blank, np.zeros(n, bool), np.zeros(n, bool))  # type: ignore
+        return ControlState(self.learning.like(), workers.save(), came, np.zeros(n, np.int64), np.asarray(0, np.int64))
+
+    def begin(self, run: Any = None, seeds: Any = None) -> ControlState:
+        """The state before the first action."""
+        del run, seeds
+        self.workers.reset(self.plan.seeds)
+        self.at = 0
+        return self.like()._replace(learners=self.learning.start())
+
+    def advance(self, run: Any, state: ControlState, n: Any) -> tuple[ControlState, lanes.Row]:
+        """n actions of every seed, and what they measured: `lanes.advance` for control tasks."""
+        del run
+        with self._whole():
+            return self._advance(state, int(n))
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Where the block fails, environments may be in the middle of a step: whoever goes on begins with new ones."""
+        try:
+            with _told():
+                yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _advance(self, state: ControlState, n: int) -> tuple[ControlState, lanes.Row]:
+        begins, workers, learning = int(state.k), self.workers, self.learning
+        if begins != self.at:
+            workers.load(state.workers)
+        learners, came, age, tally = list(state.learners), state.came, state.age.copy(), Tally(len(self.plan.seeds))
+        sums: list[Any] = [None] * len(learners)
+        for t in range(begins, begins + n):
+            seen, actions = workers.seen, self._actions(learners, workers.obs, t)
+            workers.send(actions)
+            if t:
+                learning.take(learners, sums, came, t)
+            step = workers.receive()
+            came = Transition(seen, actions, step.reward, step.frame, step.terminated, step.truncated)  # type: ignore
+            age += 1
+            ended = step.terminated | step.truncated
+            tally.add(ended, step.total, age * self.run.unroll)
+            age[ended] = 0
+        self.at = begins + n
+        scalars, bad = learning.row(learners, sums, self.at)
+        after = ControlState(tuple(learners), workers.save(), came, age, np.asarray(self.at, np.int64))
+        return after, lanes.Row({**tally.means(), **scalars}, bad)  # type: ignore
+
+    def _actions(self, learners: list[LearnerState], obs: np.ndarray, t: int) -> np.ndarray:
+        """At random before learning begins, then the agents' own."""
+        if t < self.run.seed_steps:
+            shape = self.workers.spec.action.shape
+            draw = lambda seed: np.random.default_rng((seed, t, _AT_RANDOM)).uniform(-1, 1, shape)  # noqa: E731
+            return np.stack([draw(seed) for seed in self.plan.seeds]).astype(np.float32)
+        actions = self.learning.act(learners, obs, t)
+        if not np.isfinite(actions).all():
+            wrong = ~np.isfinite(actions).all(-1)
+            demand_finite(self.plan, np.where(wrong, t, lanes.GOOD))
+        return actions
+
+    def examine(self, run: Any, state: ControlState, seeds: PyTree) -> Metrics:
+        """Whole episodes of each seed by the mean action, in environments of their own: `lanes.examine` for control."""
+        del run, seeds
+        k, each = int(state.k), range(self.plan.episodes)
+        starts = [seed_for(seed, k, _JUDGED, i) for seed in self.plan.seeds for i in each]
+        with self._whole():
+            self._judge = judge = self._judge or Workers(self.task, starts)
+            judge.reset(starts)
+            totals = np.full(len(starts), np.nan)
+            for _ in range(self.task.horizon):
+                step = judge.step(self.learning.act(state.learners, judge.obs, k, explore=False))
+                ended = (step.terminated | step.truncated) & np.isnan(totals)
+                totals[ended] = step.total[ended]
+                if not np.isnan(totals).any():
+                    break
+        count = np.full(len(self.plan.seeds), self.plan.episodes, float)
+        return {"eval_return": totals.reshape(-1, self.plan.episodes).mean(1), "eval_episodes": count}  # type: ignore[dict-item]
+
+
+class Tally:
+    """The episodes that ended in a row."""
+
+    def __init__(self, seeds: int):
+        self.count, self.total, self.length = np.zeros((3, seeds))
+
+    def add(self, ended: np.ndarray, total: np.ndarray, length: np.ndarray) -> None:
+        """One step more."""
+        self.count += ended
+        self.total += np.where(ended, total, 0.0)
+        self.length += np.where(ended, length, 0)
+
+    def means(self) -> dict[str, Any]:
+        """What they came to; NaN where none ended. Lengths are in steps of the environment."""
+        some = np.where(self.count > 0, self.count, np.nan)
+        return {"return": self.total / some, "length": self.length / some, "episodes": self.count}
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What became of a process in one sentence: who it was, and the last line of its traceback."""
+    try:
+        yield
+    except WorkerError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = lines[0] if len(lines) == 1 else f"{lines[0].split(' failed:')[0]} failed: {lines[-1]}"
+        raise ValueError(f"{said} The same command goes on from the last checkpoint.") from error

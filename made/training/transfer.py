@@ -1,0 +1,111 @@
+"""`made transfer`: does a policy do as well in another implementation of the task that it was trained on?"""
+
+import dataclasses
+import importlib.metadata
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+KINDS = {"made": "the compiled grids", "gym": "the minigrid package", "envpool": "EnvPool"}
+LIBRARIES = {"gym": "minigrid", "envpool": "envpool"}
+MODES = {"sampled": True, "greedy": False}  # whether actions are drawn, as in training
+SAME, DIFFERS = "same within the interval", "differs"
+
+
+@dataclasses.dataclass
+class Transfer:
+    """Play a trained policy on fresh levels where it was trained and in another implementation, and compare."""
+
+    folder: Annotated[Path, tyro.conf.Positional]  # of made train; its newest checkpoint is played
+    to: str | None = None  # made, gym or envpool; gym for a policy of the compiled grids, made for any other
+    episodes: int = 500  # in each implementation, sampled and greedy
+    seed: int = 0  # which seed of the run
+    out: Path | None = None  # where the record goes; transfer.json in the folder unless given
+
+    def main(self) -> int:
+        from made.training.folder import replace
+
+        record, out = self.record(), self.out or self.folder / "transfer.json"
+        print(as_text(record))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        replace(out, json.dumps(record, indent=1) + "\n")
+        print(f"The record is {out}.")
+        return 0
+
+    def record(self) -> dict[str, Any]:
+        """What was played, how it came out, and by which code and machine."""
+        from made.results.provenance import provenance
+        from made.training.playing import trained
+
+        if self.episodes < 2:
+            raise ValueError(f"--episodes must be at least 2 to have an interval, got {self.episodes}.")
+        started, found = time.time(), trained(self.folder, self.seed)
+        home, away, other = self._places(found)
+        played = {mode: self._played(found, other, explore) for mode, explore in MODES.items()}
+        about = {
+            "format": 1,
+            "command": found.asked.words(),
+            "seed": self.seed,
+            "frames": found.update * found.plan.frames_per_update,
+            "episodes": self.episodes,
+            "home": home,
+            "away": away,
+            "versions": {name: importlib.metadata.version(name) for name in map(LIBRARIES.get, (home, away)) if name},
+        }
+        return {**about, **played, "provenance": provenance(started, time.time() - started)}
+
+    def _places(self, found) -> tuple[str, str, Any]:
+        """(where it was trained, where it is to go, the environment there)."""
+        from made.adapters.hosts import Hosted
+        from made.training.plan import environment
+
+        env = found.plan.run.env
+        home, task = (env.source, env.task) if isinstance(env, Hosted) else ("made", found.asked.env)
+        away = self.to or ("gym" if home == "made" else "made")
+        if away not in KINDS or away == home:
+            others = ", ".join(kind for kind in KINDS if kind != home)
+            raise ValueError(f"This policy was trained in {KINDS[home]}; --to takes {others}, not {away!r}.")
+        return home, away, environment(task if away == "made" else f"{away}:{task}")
+
+    def _played(self, found, other, explore: bool) -> dict[str, Any]:
+        from made.training.playing import play
+
+        numbers, states = (self.seed, found.update), (found.state.agent, found.state.bonus)
+        runs = (found.plan.run, dataclasses.replace(found.plan.run, env=other))
+        return compared(*(play(run, *states, self.episodes, numbers, explore) for run in runs))
+
+
+def compared(home, away) -> dict[str, Any]:
+    """Means with 95% bootstrap intervals over episodes, the difference away - home, and what the return's says."""
+    import numpy as np
+
+    from made.results.bootstrap import interval, stratified_interval
+
+    rng, found = np.random.default_rng(0), {}
+    each = [{"return": x.returns, "length": x.lengths, "success": (x.returns > 0).astype(float)} for x in (home, away)]
+    n = len(away.returns)  # of the values that come first when both groups are put together
+    gap = lambda values, axis=-1: values[..., :n].mean(axis) - values[..., n:].mean(axis)  # noqa: E731
+    for name in each[0]:
+        one, other = (x[name] for x in each)
+        ends = {"home": interval(one, "mean", rng), "away": interval(other, "mean", rng)}
+        ends["difference"] = stratified_interval([other, one], gap, rng)
+        found[name] = {who: [round(float(x), 4) for x in end[:3]] for who, end in ends.items()}
+    _, low, high = found["return"]["difference"]
+    return {**found, "verdict": SAME if low <= 0 <= high else DIFFERS}
+
+
+def as_text(record: dict[str, Any]) -> str:
+    """The record for people: estimate [ends of the 95% interval]."""
+    home, away = (KINDS[record[place]] for place in ("home", "away"))
+    lines = [f"{record['episodes']} episodes on fresh levels in {home} (home) and in {away} (away)"]
+    for mode in MODES:
+        for name in ("return", "length", "success"):
+            said = ", ".join(
+                f"{who} {x:.4g} [{low:.4g}, {high:.4g}]" for who, (x, low, high) in record[mode][name].items()
+            )
+            lines.append(f"  {mode:8} {name:8} {said}")
+        lines.append(f"  {mode:8} {'verdict':8} {record[mode]['verdict']}")
+    return "\n".join(lines)

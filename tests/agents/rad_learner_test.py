@@ -1,0 +1,251 @@
+"""Learning from a replay: what each part of a bonus learns from, and one compiled call against its parts by hand."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contracts.settings import TINY, quick, rnd
+
+from made import rings, trees
+from made.agents.rad import RAD
+from made.agents.rad_nets import Layout
+from made.bonuses import MADE, RE3, VAE, Flat, HashedCounts, Normalised, Standardised, Sum
+from made.bonuses.control import CONTROL_BONUSES, Levelled, control_bonus
+from made.bonuses.re3 import distances
+from made.bonuses.replayed import DRAWS, Fresh, FreshDensity, LastFrame, Recent, Replayed, fed, window_of
+from made.core import Density, Space, Spec, Transition
+from made.off_policy import Learner, Outside, programs
+from made.replay import HostReplay, Replay
+from made.schedules import Constant
+
+STATE = Spec(Space((3,), jnp.float32), Space((2,), jnp.float32, None, -1.0, 1.0), horizon=5)
+PIXELS = STATE._replace(obs=Space((100, 100, 9), jnp.uint8))
+AGENT = RAD(Layout(encoder="state", width=6, depth=1))
+BONUS = fed(Sum((rnd(), RE3(**TINY, capacity=40))))  # one that learns from the batch, one that takes in every step
+LEARNER = Learner(STATE, AGENT, BONUS, Constant(0.1), Replay(40), batch=16)
+
+
+class Tally(Density):
+    """A density that is told by sums of what it was fed: where that came from is plain to see."""
+
+    def init(self, key, spec):
+        return jnp.zeros(())
+
+    def log_density(self, state, batch):
+        return batch.obs[..., 0]
+
+    def update(self, state, batch, key):
+        return state + batch.reward.sum(), {}
+
+
+def steps(n: int, seed: int = 0) -> Transition:
+    """n steps of episodes of five, leaves [n, 1, ...]."""
+    rng = np.random.default_rng(seed)
+    real = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    path = real(n + n // 5 + 1, 1, 3)
+    at = np.arange(n) + np.arange(n) // 5  # the frame before each step: six to an episode
+    off, ends = np.zeros((n, 1), bool), (np.arange(n) % 5 == 4)[:, None]
+    return Transition(path[at], np.tanh(real(n, 1, 2)), real(n, 1), path[at + 1], off, ends)
+
+
+def close(one, other) -> bool:
+    numbers = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else np.asarray(x, float)  # noqa: E731
+    pairs = zip(*map(jax.tree.leaves, (one, other)), strict=True)
+    return all(np.allclose(numbers(a), numbers(b), atol=1e-5, equal_nan=True) for a, b in pairs)
+
+
+@functools.cache
+def calls():
+    return programs(LEARNER, level=0)
+
+
+@functools.cache
+def _begun(seed: int):
+    state = calls().store(calls().start(jax.random.key(seed)), steps(30, seed))
+    return calls().introduce(state, 30)
+
+
+def begun(seed: int = 0):
+    """A state that has stored 30 steps and been introduced to them; a copy, for it is donated."""
+    return jax.tree.map(lambda x: x.copy(), _begun(seed))
+
+
+def test_one_call_stores_draws_updates_the_bonus_and_learns_from_what_it_pays():
+    came, row = steps(1, seed=1), lambda x: jax.tree.map(lambda leaf: leaf[None], x)
+    after, metrics = calls().advance(begun(), came)
+
+    def by_hand(state):
+        key, k_draw, k_learn = jax.random.split(state.key, 3)
+        replay = LEARNER.replay.push(state.replay, trees.index(came, 0))
+        batch = row(LEARNER.replay.sample(replay, 16, jax.random.split(k_draw)[0]))
+        batch = batch._replace(extras=Replayed(came, batch))
+        k_bonus, k_agent = jax.random.split(k_learn)
+        bonus, _ = BONUS.update(state.bonus, batch, k_bonus)
+        paid = lambda b: b.reward + 0.1 * BONUS.reward(bonus, b)  # noqa: E731
+        agent, told = AGENT.update(state.agent, batch, paid, k_agent)
+        return state._replace(agent=agent, bonus=bonus, replay=replay, k=state.k + 1, key=key), told, paid(batch).mean()
+
+    wanted, told, paid = quick(by_hand)(begun())
+    assert close(after, wanted) and np.isclose(metrics["critic_loss"], told["critic_loss"], rtol=1e-4)
+    assert np.isclose(metrics["reward"], paid, rtol=1e-4) and float(metrics["bonus"]) > 0
+    assert np.isclose(metrics["bonus_strength"], 0.1 * metrics["bonus"] * 5, rtol=1e-4)  # of an episode of 5 steps
+
+
+def test_no_key_is_used_twice():
+    with jax.debug_key_reuse(True):
+        jax.jit(lambda key: LEARNER.advance(LEARNER.start(key), steps(2), 2)).lower(jax.random.key(0))
+        jax.jit(lambda key: LEARNER.introduce(LEARNER.start(key), 1)).lower(jax.random.key(0))
+
+
+def test_several_updates_in_one_call_share_out_what_came_in():
+    assert int(begun().bonus[1].ring.written) == 30  # the steps before learning began are neighbours too
+    after, metrics = calls().advance(begun(), steps(6, seed=2), 3)
+    ring = after.bonus[1].ring
+    assert int(after.k) == 3 and int(ring.written) == int(after.replay.taken) == 36
+    features = quick(jax.vmap(after.bonus[1].encoder))(steps(6, seed=2).obs[:, 0])
+    assert np.allclose(ring.items[30:36], features, atol=1e-5)  # each once, in order
+    assert np.isfinite(metrics["actor_objective"])  # the mean over those updates that moved the actor
+    with pytest.raises(ValueError, match="5 new steps cannot be shared out over 2"):
+        LEARNER.advance(after, steps(5), 2)
+
+
+def test_a_replay_on_the_host_teaches_as_one_on_the_device():
+    host, state = HostReplay(LEARNER.replay, STATE), begun()
+    for t in range(30):
+        host.push(trees.index(steps(30), t))
+    numbers, blank, improve = np.arange(16) % 30, state._replace(replay=None), quick(LEARNER.improve)
+    draws = [LEARNER.replay.take(held, numbers) for held in (host.state, state.replay)]
+    after, same = (improve(blank, (drawn, None), steps(1, seed=1))[0] for drawn in draws)
+    assert after.replay is None and int(after.k) == 1 and close(after, same)
+    assert not close(after.agent.critic, state.agent.critic)
+    with pytest.raises(ValueError, match="HostReplay"):
+        LEARNER.store(blank, steps(1))
+
+
+def test_acting_explores_or_not_and_lanes_have_one_more_axis():
+    obs, key, state = jnp.ones((4, 3)), jax.random.key(5), begun()
+    actions, best = calls().act(state.agent, obs, key), calls().best(state.agent, obs, key)
+    assert np.ptp(best, axis=0).max() == 0 < np.ptp(actions, axis=0).max()  # one observation four times over
+    assert actions.shape == (4, 2) and (np.abs(actions) < 1).all()
+    lanes, both = programs(LEARNER, lanes=True), trees.stack([state, begun()])
+    shapes = lambda tree: (jax.tree.structure(tree), [x.shape for x in jax.tree.leaves(tree)])  # noqa: E731
+    after, metrics = jax.eval_shape(lambda s, c: lanes.advance(s, c, 1), both, trees.stack([steps(1), steps(1)]))
+    assert shapes(after) == shapes(both) and metrics["critic_loss"].shape == (2,)
+    keys = jax.random.split(key, 2)
+    assert jax.eval_shape(lanes.act, both.agent, jnp.ones((2, 4, 3)), keys).shape == (2, 4, 2)
+
+
+def test_each_part_of_a_bonus_learns_from_what_it_should():
+    batch, recent, fresh = steps(8, seed=1), steps(6, seed=2), steps(2, seed=3)
+    replayed, key, zero = batch._replace(extras=Replayed(fresh, recent)), jax.random.key(0), jnp.zeros(())
+    for part, source in ((Tally(), batch), (FreshDensity(Tally()), fresh), (Recent(Tally()), recent)):
+        assert np.isclose(part.update(zero, replayed, key)[0], source.reward.sum())
+        assert np.isclose(part.update(zero, batch, key)[0], batch.reward.sum())  # a rollout is all three
+    once = fed(Normalised(RE3(**TINY))).bonus
+    assert isinstance(once, Fresh) and isinstance(fed(HashedCounts()), Fresh) and fed(rnd()) == rnd()
+    assert fed(once) == once  # twice is once
+    deep = fed(MADE.deep(window=700))
+    assert isinstance(deep.recent.density, Recent) and window_of(deep) == 700 and deep.cover == MADE.deep().cover
+    assert deep.recent.density.density.capacity == DRAWS  # its own ring need only hold what it is handed
+    assert isinstance(fed(MADE.hashed()).recent.density, FreshDensity) and window_of(fed(MADE.hashed())) is None
+    with pytest.raises(ValueError, match="one density of recent steps, got 2"):
+        window_of(fed(MADE(MADE(rnd(), VAE()), VAE())))
+
+
+@pytest.mark.parametrize("name", CONTROL_BONUSES)
+@pytest.mark.parametrize("pixels", [False, True], ids=["state", "pixels"])
+def test_every_bonus_of_control_fits_a_learner(name, pixels):
+    """Traced at full size, not compiled."""
+    spec, agent, replay = (PIXELS, RAD(), Replay(1000, stack=3)) if pixels else (STATE, AGENT, Replay(1000))
+    learner = Learner(spec, agent, control_bonus(name, pixels), Constant(0.05), replay)
+    state = jax.eval_shape(learner.start, jax.random.key(0))
+    came = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), steps(1))
+    obs = jax.ShapeDtypeStruct((1, 1, *spec.obs.shape), spec.obs.dtype)
+    after, metrics = jax.eval_shape(learner.advance, state, came._replace(obs=obs, next_obs=obs))
+    shapes = lambda tree: (jax.tree.structure(tree), [(x.shape, x.dtype) for x in jax.tree.leaves(tree)])  # noqa: E731
+    assert shapes(after) == shapes(state) and all(x.shape == () for x in metrics.values())
+    held = sum(x.size for x in jax.tree.leaves(state.bonus) if x.dtype == jnp.uint8)
+    assert held <= DRAWS * 100 * 100 * 3  # no frame of the replay is stored a second time
+
+
+def test_recent_steps_are_drawn_from_the_window_that_the_density_names():
+    learner = Learner(STATE, AGENT, MADE(rnd(), Standardised(Recent(Tally(), window=4))), replay=Replay(40), batch=16)
+    replay = begun().replay
+    batch, recent = quick(learner._draw)(replay, jax.random.key(0))
+    latest = steps(30).reward[-4:, 0]
+    assert recent.reward.shape == (DRAWS,) and set(recent.reward.tolist()) == set(latest.tolist())
+    assert not set(batch.reward.tolist()) <= set(latest.tolist())
+
+
+class Echo(Flat):
+    """A bonus that tells what it was shown."""
+
+    def init(self, key, spec):
+        return jnp.zeros(spec.obs.shape)
+
+    def reward(self, state, batch, *, value=None):
+        return batch.next_obs.sum((-3, -2, -1)).astype(float)
+
+    def update(self, state, batch, key):
+        return (batch.obs, batch.extras.fresh.obs, batch.extras.recent.next_obs), {}
+
+
+def test_a_bonus_of_the_last_frame_reads_three_channels():
+    bonus, spec = LastFrame(Echo()), Spec(Space((7, 7, 6), jnp.uint8), STATE.action)
+    assert bonus.init(jax.random.key(0), spec).shape == (7, 7, 3)
+    images = np.random.default_rng(0).integers(0, 256, (2, 4, 1, 7, 7, 6)).astype(np.uint8)
+    batch = steps(4)._replace(obs=images[0], next_obs=images[1])
+    assert np.array_equal(bonus.reward((), batch), images[1][..., 3:].sum((2, 3, 4)))
+    shown, _ = bonus.update((), batch._replace(extras=Replayed(batch, batch)), jax.random.key(0))
+    for found, image in zip(shown, images[[0, 0, 1]], strict=True):
+        assert np.array_equal(found, image[..., 3:])
+    with pytest.raises(ValueError, match="leave it out"):
+        bonus.init(jax.random.key(0), STATE)
+
+
+def test_the_control_pays_the_cover_at_the_scale_of_made():
+    level, batch, key = Levelled(Tally(), pace=0.25), steps(20), jax.random.key(0)
+    mean = np.exp(-0.5 * batch.obs[..., 0]).mean()
+    state, _ = level.update(level.init(key, STATE), batch, key)
+    assert np.allclose(level.log_density(state, batch), -2 * np.log(mean), atol=1e-5)
+    state, told = level.update(state, batch._replace(obs=0 * batch.obs), key)
+    assert np.isclose(told["factor/level"], 0.75 * mean + 0.25, rtol=1e-5)
+    assert np.isclose(state.inner, 2 * batch.reward.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "held", "block"), [(23, 23, 5), (23, 17, 8), (23, 3, 23), (16, 16, 4), (23, 0, 5)])
+def test_neighbours_are_found_block_by_block(n, held, block):
+    """Blocks that do not divide the ring, more than one that is not full, fewer points than neighbours asked for."""
+    rng = np.random.default_rng(n + held)
+    points, queries = rng.normal(size=(n, 4)).astype(np.float32), rng.normal(size=(9, 4)).astype(np.float32)
+    ring = rings.Ring(jnp.asarray(points), jnp.int32(held))
+    found = quick(lambda ring, queries: distances(ring, queries, 3, block))(ring, queries)
+    far = np.sort(np.linalg.norm(points[None, :held] - queries[:, None], axis=-1), -1)
+    wanted = far[:, min(3, held - 1)] if held else np.zeros(9)
+    assert np.allclose(found, wanted, atol=1e-5)
+
+
+def test_neighbours_may_be_found_by_the_encoder_of_the_release():
+    bonus = RE3(embedding=5, capacity=30, released=True)
+    batch, key = steps(12), jax.random.key(0)
+    state = quick(lambda b: bonus.update(bonus.init(key, STATE), b, key)[0])(batch)
+    points = np.stack([state.encoder(obs) for obs in batch.obs[:, 0]])
+    assert (np.abs(points) < 1).all()  # tanh
+    far = np.sort(np.linalg.norm(points[None] - points[:, None], axis=-1), -1)[:, 3]
+    assert np.allclose(quick(bonus.reward)(state, batch)[:, 0], far, atol=1e-5)
+
+
+def test_what_makes_no_sense_is_refused():
+    env = Outside(STATE)
+    assert env.spec is STATE
+    for call in (lambda: env.reset(jax.random.key(0)), lambda: env.step((), jnp.zeros(2), jax.random.key(0))):
+        with pytest.raises(ValueError, match="outside compiled code"):
+            call()
+    with pytest.raises(ValueError, match="batch=0"):
+        Learner(STATE, AGENT, BONUS, batch=0)
+    with pytest.raises(ValueError, match="Did you mean 'made-released'"):
+        control_bonus("made-release", False)
+    with pytest.raises(ValueError, match="block=3"):
+        RE3(k=3, block=3)

@@ -1,0 +1,272 @@
+"""Training on DeepMind Control: what is stored and when, going on from a checkpoint, evaluation, what is refused."""
+
+import dataclasses
+import json
+import os
+import re
+
+import jax
+import numpy as np
+import pytest
+from contracts.settings import TINY, rnd
+from training.resume_test import assert_equal, go, rows
+
+from made import cli, saving
+from made.agents.rad import RAD
+from made.bonuses import RE3, Sum
+from made.bonuses.replayed import LastFrame, fed
+from made.control import rendering
+from made.control.simulation import Simulation
+from made.control.temperatures import TEMPERATURES, temperature
+from made.control.worker import Workers
+from made.training import checkpoint, control_run, controlled, devices, folder, session
+from made.training.command import Train
+from made.training.plan import Plan
+
+ACTIONS, FIRST, EVERY, SEEDS = 26, 6, 5, (0, 1)
+LONG = ("task.repeat=100", f"seed_steps={FIRST}", "batch=8", "replay.capacity=64")  # an episode is ten actions
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    """Programs that are quick to compile, and one process for all environments."""
+    pytest.importorskip("dm_control", reason="needs dm_control: pip install 'made-rl[control]'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "options", lambda level: {"xla_backend_optimization_level": 0})
+        patch.setattr(os, "cpu_count", lambda: 1)
+        yield
+
+
+def plan(agent: str) -> Plan:
+    """Twenty-six actions in rows of five, learning after the first six; episodes end in the midst of rows."""
+    more = ("task.size=24", "agent.layout.crop=20") if agent == "rad" else ()
+    run = control_run.build("pendulum_swingup", agent, "none", False, 0.1, None, (*LONG, *more))
+    layout = dataclasses.replace(run.agent.layout, width=6, depth=1, channels=2, features=4)
+    bonus = fed(Sum((rnd(), RE3(**TINY, capacity=40))))  # one that learns from the batch, one that takes in every step
+    run = dataclasses.replace(
+        run, agent=RAD(layout), bonus=LastFrame(bonus) if agent == "rad" else bonus, iterations=ACTIONS, every=EVERY
+    )
+    return Plan(run, SEEDS, evaluate_every=10, checkpoint_every=10, episodes=2, keep=2)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module", params=["sac", "rad"])
+def whole(request, tmp_path_factory):
+    """(plan, programs, folder, end) of a run that nothing stopped."""
+    if request.param == "rad":
+        try:
+            rendering.choose()
+        except ValueError as error:  # it names the packages to install
+            pytest.skip(str(error))
+    asked, out = plan(request.param), tmp_path_factory.mktemp(request.param)
+    programs = controlled.prepare(asked)
+    yield asked, programs, out, go(asked, programs, out)
+    beside(programs).close()
+
+
+def beside(programs) -> controlled.Beside:
+    return programs.advance.__self__
+
+
+def replays(state) -> list:
+    """The replay of each seed."""
+    if len(state.learners) == len(SEEDS):
+        return [jax.tree.map(np.asarray, one.replay) for one in state.learners]
+    return [jax.tree.map(lambda x, i=i: np.asarray(x[i]), state.learners[0].replay) for i in range(len(SEEDS))]
+
+
+def test_the_rows_tell_steps_of_the_environment_and_whole_episodes(whole):
+    _, _, out, end = whole
+    found = rows(out)
+    assert [(line["frames"], line["seed"]) for line in found] == [
+        (100 * k, seed) for k in (5, 10, 15, 20, 25, 26) for seed in SEEDS
+    ]
+    assert [line["episodes"] for line in found[::2]] == [0, 1, 0, 1, 0, 0]
+    assert all(line["length"] == (1000 if line["episodes"] else None) for line in found)
+    assert "critic_loss" not in found[2 - 1] and all("critic_loss" in line for line in found[2:])
+    assert ["eval_return" in line for line in found[::2]] == [False, True, False, True, False, True]
+    last = found[-1]
+    assert last["intrinsic_return"] == pytest.approx(0.1 * last["bonus"] * 10, rel=1e-4), "ten actions, not 1000 steps"
+    assert [path.stem for path in checkpoint.files(out / folder.CHECKPOINTS)] == ["000000020", "000000026"]
+    updates = {int(x) for one in end.state.learners for x in np.ravel(one.k)}
+    assert updates == {ACTIONS - 1 - FIRST}, "one an action after the first ones, the last step not learnt from yet"
+
+
+def test_the_replay_holds_what_the_actions_bring_about(whole):
+    """The stored actions, taken again in simulations of the same seeds, show the stored observations and rewards."""
+    asked, _, _, end = whole
+    for lane, (seed, held) in enumerate(zip(SEEDS, replays(end.state), strict=True)):
+        taken = int(held.taken)
+        assert taken == ACTIONS - 1
+        actions, frames = held.steps.action[0, :taken], held.frames[0]
+        at_random = [
+            np.random.default_rng((seed, t, controlled._AT_RANDOM)).uniform(-1, 1, 1).astype(np.float32)
+            for t in range(taken)
+        ]
+        same = np.isclose(actions, at_random).all(-1)
+        assert same[:FIRST].all() and not same[FIRST:].any(), "at random first, then not"
+        simulation = Simulation(asked.run.task, seed)  # type: ignore[arg-type]
+        for t in range(ACTIONS):
+            before, after = (held.at[0, t], held.at[0, t] + 1) if t < taken else (None, None)
+            seen = simulation.seen if t % 10 else np.array(simulation.seen)
+            shown = frames[before] if t < taken else end.state.came.obs[lane]
+            np.testing.assert_array_equal(shown, seen)
+            outcome = simulation.step(actions[t] if t < taken else end.state.came.action[lane])
+            reached = frames[after] if t < taken else end.state.came.next_obs[lane]
+            np.testing.assert_array_equal(reached, simulation.seen)
+            stored = held.steps.reward[0, t] if t < taken else end.state.came.reward[lane]
+            assert stored == np.float32(outcome.reward)
+            if simulation.over:
+                assert t % 10 == 9 and held.steps.truncated[0, t] and not held.steps.terminated[0, t]
+                simulation.reset()
+        simulation.close()
+
+
+def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path, monkeypatch):
+    asked, programs, out, end = whole
+    error = KeyboardInterrupt if asked.run.task.pixels else RuntimeError  # type: ignore[attr-defined]
+    left, receive = [17], Workers.receive
+
+    def fails(self):
+        left[0] -= len(SEEDS) == self.n_envs  # not those of evaluations
+        if left[0] < 0:
+            raise error("stopped by the test")
+        return receive(self)
+
+    monkeypatch.setattr(Workers, "receive", fails)
+    with pytest.raises(error):
+        go(asked, programs, tmp_path)
+    monkeypatch.undo()
+    stand = session.stand_of(asked, programs, tmp_path)
+    assert stand.update == 10 and isinstance(stand.state.workers["obs"], np.ndarray)
+    kinds = {x.dtype for x in stand.state.workers.values()}
+    assert {np.dtype("float64"), np.dtype("uint32"), np.dtype("int64")} <= kinds, "no array of the environments is cut"
+    last = go(asked, programs, tmp_path)
+    assert_equal(end.state, last.state)
+    assert rows(tmp_path) == rows(out)
+
+
+def test_an_evaluation_plays_whole_episodes_of_its_own_by_the_mean_action(whole, monkeypatch):
+    asked, programs, _, end = whole
+    if asked.run.task.pixels:  # type: ignore[attr-defined]
+        pytest.skip("told by states")
+    asked_how = []
+
+    def push(learners, obs, t, explore=True):
+        asked_how.append(explore)
+        return np.full((len(obs), 1), 0.9, np.float32)
+
+    monkeypatch.setattr(beside(programs).learning, "act", push)
+    before = saving.flat(end.state.workers)
+    found = programs.examine(None, end.state, None)
+    assert not any(asked_how) and len(asked_how) == 10
+    assert all(np.array_equal(x, before[name]) for name, x in saving.flat(beside(programs).workers.save()).items())
+    for lane, seed in enumerate(SEEDS):
+        totals = []
+        for i in range(2):
+            simulation = Simulation(asked.run.task, 0)  # type: ignore[arg-type]
+            simulation.reset(controlled.seed_for(seed, ACTIONS, controlled._JUDGED, i))
+            while not simulation.over:
+                simulation.step(np.array([0.9]))
+            totals.append(simulation.total)
+        assert found["eval_return"][lane] == pytest.approx(np.mean(totals))
+
+
+def test_parameters_that_are_no_numbers_stop_the_run_before_they_act(whole):
+    asked, programs, out, _ = whole
+    state = session.stand_of(asked, programs, out).state
+    broken = jax.tree.map(lambda x: x * np.nan, state.learners[-1].agent.actor)
+    if len(state.learners) == 1:  # seeds are lanes
+        keep = jax.tree.map(lambda good, bad: good.at[1].set(bad[1]), state.learners[0].agent.actor, broken)
+        broken = keep
+    last = state.learners[-1]._replace(agent=state.learners[-1].agent._replace(actor=broken))
+    with pytest.raises(ValueError, match=r"Seed 1 has .* not finite at update 26 \(2,600 frames\)"):
+        programs.advance(None, state._replace(learners=(*state.learners[:-1], last)), 2)
+
+
+def test_a_process_that_dies_is_named_in_a_sentence(whole):
+    asked, programs, out, _ = whole
+    if asked.run.task.pixels:  # type: ignore[attr-defined]
+        pytest.skip("the same as with states")
+    state = session.stand_of(asked, programs, out).state
+    beside(programs).workers._lines._processes[0].kill()
+    with pytest.raises(ValueError, match=r"with seeds 0, 1 failed: .*exit code -9.* last checkpoint"):
+        programs.advance(None, state, 1)
+
+
+REFUSED = {
+    "an unknown task": (
+        ["--env", "pendulum_swing", "--agent", "sac"],
+        "has no task 'swing'.*pendulum_swingup",
+    ),
+    "a misspelt domain": (["--env", "pendullum_swingup"], "Did you mean 'pendulum_swingup'"),
+    "a repeat": (["--env", "hopper_hop", "--agent", "sac", "--set", "task.repeat=3"], "repeat=3 does not divide"),
+    "a discrete agent": (["--env", "hopper_hop", "--agent", "impala"], "impala chooses among .* --agent rad"),
+    "no agent": (["--env", "hopper_hop", "--agent", "rat"], "no agent 'rat'. Did you mean 'rad'"),
+    "a grid": (
+        ["--env", "DoorKey-5x5", "--agent", "rad"],
+        "tasks of DeepMind Control.*DoorKey-5x5 is none",
+    ),
+    "a crop": (["--env", "hopper_hop", "--agent", "rad", "--set", "task.size=50"], "crops of 84 .*layout.crop=42"),
+    "pixels for sac": (["--env", "hopper_hop", "--agent", "sac", "--set", "task.pixels=true"], "reads state and task"),
+    "streams": (["--env", "hopper_hop", "--agent", "sac", "--set", "replay.streams=2"], "replay.streams must be 1"),
+    "a batch": (["--env", "hopper_hop", "--agent", "sac", "--set", "batch=0"], "batch of at least 1, got 0"),
+    "a bonus": (["--env", "hopper_hop", "--agent", "sac", "--bonus", "mad"], "no bonus 'mad' for control.*'made'"),
+    "a gate": (["--env", "hopper_hop", "--agent", "sac", "--gated"], "--gated and --strength are for"),
+    "devices": (["--env", "hopper_hop", "--agent", "sac", "--devices", "2"], "control tasks take --devices 1"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_told_in_a_sentence(case, capsys, tmp_path):
+    words, sentence = REFUSED[case]
+    assert cli.main(["train", *words, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("made: ")
+    assert re.search(sentence, said), said
+
+
+def test_pictures_that_cannot_be_drawn_are_told_before_anything_is_started(monkeypatch, capsys, tmp_path):
+    def none():
+        raise ValueError("No picture can be drawn here.")
+
+    monkeypatch.setattr(rendering, "choose", none)
+    assert cli.main(["train", "--env", "hopper_hop", "--agent", "rad", "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "made: No picture can be drawn here."
+
+
+def test_a_replay_that_does_not_fit_is_refused_with_its_size(monkeypatch):
+    asked = plan("sac").run
+    for on_host, words in ((False, "3.0 GiB are needed on the device"), (True, "9.0 GiB are needed on the host")):
+        free = lambda on_host=False, tight=on_host: 2**31 if on_host == tight else 2**50  # noqa: E731
+        monkeypatch.setattr(controlled, "available", free)
+        with pytest.raises(ValueError, match=rf"64 steps takes 1.5 GiB for each of 2 seeds; {words}.* 2.0 GiB"):
+            controlled.demand_memory(asked, 3 * 2**29, 2)  # type: ignore[arg-type]
+
+
+def test_the_command_counts_steps_of_the_environment_and_takes_the_papers_temperatures():
+    asked = Train(env="quadruped_run", agent="rad", seeds=2).plan()
+    run = asked.run
+    assert (run.iterations, run.every, asked.frames_per_update) == (125_000, 500, 4)
+    assert (asked.evaluate_every, asked.checkpoint_every, asked.episodes, asked.keep) == (2500, 12_500, 10, 2)
+    assert (run.seed_steps, run.batch, run.replay.capacity, run.replay.stack) == (10_000, 512, 100_000, 3)
+    assert float(run.tau(1)) == pytest.approx(0.001)
+    given = Train(env="walker_run_sparse", agent="sac", bonus="re3", tau=0.3, set=("replay.capacity=7",)).plan()
+    assert float(given.run.tau(1000)) == pytest.approx(0.3) and given.run.replay.stack == 1
+    assert given.configuration["replay"]["capacity"] == 7 and given.configuration["task"]["pixels"] is False
+    assert json.loads(json.dumps(given.configuration)) == given.configuration
+
+
+def test_the_temperatures_are_the_papers_and_re3_decays():
+    assert {task: table["made"] for task, table in TEMPERATURES.items()} == {
+        "cartpole_swingup_sparse": 0.05,
+        "cheetah_run_sparse": 0.05,
+        "walker_run_sparse": 0.05,
+        "hopper_hop": 0.5,
+        "pendulum_swingup": 0.5,
+        "quadruped_run": 0.001,
+    }
+    assert float(temperature("walker_run_sparse", "re3")(40_000)) == pytest.approx(0.05 / np.e, rel=5e-3)  # in float32
+    assert float(temperature("finger_spin", "icm")(1)) == pytest.approx(0.1)
+    assert (
+        float(temperature("hopper_hop", "made-released")(1)) == 0.5 and float(temperature("hopper_hop", "none")(1)) == 0
+    )
