@@ -21,32 +21,30 @@ from made.learning import Fit
 
 
 class LevelledState(NamedTuple):
-    """The density's own state, and the running mean of its factor."""
+    """The density's own state, and the mean of its factor over the latest batch."""
 
     inner: PyTree
     mean: Float[Array, ""]
 
 
 class Levelled(Density):
-    """A density whose factor d^{-1/2} is the same everywhere: its running mean.
+    """A density whose factor d^{-1/2} is the same everywhere: its mean over the latest batch.
 
-    MADE with this in the place of the density pays the cover alone at MADE's own scale, as training goes on: the
+    MADE with this in the place of the density pays the cover alone, at MADE's own scale all through training: the
     control that tells what the density adds.
     """
 
     density: Density
-    pace: float = 0.1  # weight of the latest batch in the mean
 
     def init(self, key, spec):
-        return LevelledState(self.density.init(key, spec), jnp.zeros(()))
+        return LevelledState(self.density.init(key, spec), jnp.ones(()))
 
     def log_density(self, state, batch):
         return jnp.broadcast_to(-2 * jnp.log(jnp.maximum(state.mean, 1e-30)), batch.reward.shape)
 
     def update(self, state, batch, key):
         inner, metrics = self.density.update(state.inner, batch, key)
-        factor = jnp.exp(jnp.minimum(-0.5 * self.density.log_density(inner, batch), 40.0)).mean()
-        mean = jnp.where(state.mean > 0, state.mean + self.pace * (factor - state.mean), factor)
+        mean = jnp.exp(jnp.minimum(-0.5 * self.density.log_density(inner, batch), 40.0)).mean()
         return LevelledState(inner, mean), {**metrics, "factor/level": mean}
 
 

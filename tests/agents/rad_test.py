@@ -250,9 +250,10 @@ def test_weights_start_orthogonal_and_biases_at_zero():
     assert [x.weight.shape for x in released[1].head.layers] == [(50, 1024), (1024, 1024), (1024, 4)]
 
 
-def test_products_may_be_half_as_precise_and_parameters_are_not():
-    agent, state, batch, _ = made("pixels")
-    half = eqx.tree_at(lambda a: a.layout, agent, Layout(precision="bfloat16", **SMALL))
+@pytest.mark.parametrize("name", SPECS)
+def test_products_may_be_half_as_precise_and_parameters_are_not(name):
+    agent, state, batch, _ = made(name)
+    half = eqx.tree_at(lambda a: a.layout, agent, Layout(encoder=name, precision="bfloat16", **SMALL))
     obs = cropped(agent, batch.obs)
     one, other = quick(
         lambda: [x.critic_loss(state.critic, obs, batch.action, batch.reward)[0] for x in (agent, half)]
