@@ -63,7 +63,7 @@ def test_check_prints_every_claim_in_a_stable_form(capsys, recorded):
     assert all(
         list(row) == ["claim", "name", "where", "holds", "observed", "scale", "seeds", "command"] for row in rows
     )
-    assert [row["holds"] for row in rows] == [True] * 5 + [None] * 19
+    assert [row["holds"] for row in rows] == [True] * 5 + [None] * 20
     assert rows[0]["scale"] == "smoke" and rows[0]["seeds"] == 2
 
 

@@ -51,8 +51,10 @@ class Dreamer(Agent):
     When it explores, noise is added to a draw: Gaussian of deviation `noise`, or for discrete actions one at random
     with that probability; halved every `noise_half` updates (0: never), down to `noise_least`.
     `curiosity` is a bonus that pays in imagination, for latent states (`made.agents.dreamer_latent`): off by default.
-    Differs from v1: a window's first observation is taken in without the action before it; v1 has neither `entropy` nor
-    `curiosity`, and no observations but pixels (see `Layout`).
+    With `reinforce=1` the actor climbs log pi(a) (R - V) instead, as Dreamer v2 does with discrete actions: straight
+    through, the gradient of one-hot vectors is biased.
+    Differs from v1: a window's first observation is taken in without the action before it; v1 has neither `entropy`,
+    `reinforce` nor `curiosity`, and no observations but pixels (see `Layout`).
     """
 
     layout: Layout = Layout()
@@ -69,6 +71,7 @@ class Dreamer(Agent):
     noise_half: float = 0.0
     noise_least: float = 0.0
     entropy: float = 0.0  # of the policy, paid at every imagined step
+    reinforce: float = eqx.field(static=True, default=0.0)  # share of the actor's gradient by likelihood ratios
     ends: bool = eqx.field(static=True, default=False)
     ends_scale: float = 10.0
     curiosity: Bonus | None = None
@@ -163,13 +166,13 @@ class Dreamer(Agent):
         """Minus the return that the actor earns in imagination; states that a task ended in do not count."""
         world = state.world
 
-        def policy(features: Float[Array, "n f"], key: Key[Array, ""]) -> tuple[Array, tuple[Array, Array]]:
+        def policy(features: Float[Array, "n f"], key: Key[Array, ""]) -> tuple[Array, tuple[Array, ...]]:
             k_act, k_entropy = jax.random.split(key)
             of = actor(features)
             action = of.sample(k_act)
-            return action, (action, of.entropy(k_entropy))
+            return action, (action, of.score(action), of.entropy(k_entropy))
 
-        latents, (actions, entropy) = world.rssm.imagine(start, policy, self.horizon, key)
+        latents, (actions, scores, entropy) = world.rssm.imagine(start, policy, self.horizon, key)
         features = latents.features
         reward, discounts = world.reward(features), world.discounts(features, self.discount)
         if self.curiosity is not None:
@@ -179,7 +182,12 @@ class Dreamer(Agent):
         returns = lambda_returns(reward[:-1], discounts[:-1], values[1:], self.lam)
         weights = jnp.cumprod(jnp.concatenate([jnp.ones_like(discounts[:1]), discounts[:-2]]), 0) * live
         weights = jax.lax.stop_gradient(weights)
-        loss = -(weights * (returns + self.entropy * entropy[:-1])).mean()
+        gain = returns
+        if self.reinforce:
+            before = jnp.concatenate([start.features[None], features[:-2]])
+            better = jax.lax.stop_gradient(returns - state.value(before, self.layout.dtype)[..., 0])
+            gain = (1 - self.reinforce) * returns + self.reinforce * better * scores[:-1]
+        loss = -(weights * (gain + self.entropy * entropy[:-1])).mean()
         told = {"dream/reward": reward.mean(), "dream/value": values.mean(), "entropy": entropy.mean()}
         return loss, (Dreamt(features[:-1], returns, weights), told)
 

@@ -33,6 +33,11 @@ class TanhNormal(eqx.Module):
         of_normal = -0.5 * ((u - self.mean) / self.std) ** 2 - jnp.log(self.std) - 0.5 * math.log(2 * math.pi)
         return (of_normal - 2 * (math.log(2.0) - u - jax.nn.softplus(-2 * u))).sum(-1)
 
+    def score(self, action: Float[Array, "*b a"]) -> Float[Array, "*b"]:
+        """log p(a), for an action that is taken as given."""
+        edge = 1 - 1e-6
+        return self.log_prob(jnp.arctanh(jnp.clip(jax.lax.stop_gradient(action), -edge, edge)))
+
     def best(self, key: Key[Array, ""]) -> Float[Array, "*b a"]:
         """The likeliest of a hundred draws, for the mode has no formula."""
         tries = self._before(key, (TRIES,))
@@ -61,6 +66,10 @@ class OneHot(eqx.Module):
         chosen = jax.nn.one_hot(jax.random.categorical(key, self.logits), self.logits.shape[-1])
         share = jax.nn.softmax(self.logits)
         return chosen + share - jax.lax.stop_gradient(share)
+
+    def score(self, action: Float[Array, "*b n"]) -> Float[Array, "*b"]:
+        """log p(a), for an action that is taken as given."""
+        return (jax.nn.log_softmax(self.logits) * jax.lax.stop_gradient(action)).sum(-1)
 
     def best(self, key: Key[Array, ""]) -> Float[Array, "*b n"]:
         """The likeliest."""

@@ -9,7 +9,6 @@ Hafner et al., "Learning Latent Dynamics for Planning from Pixels" (2019), in th
 Deviations are softplus + 0.1. The state before an episode's first observation is zero, and so is the action before it.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -56,11 +55,6 @@ def kl(q: Normal, p: Normal) -> Float[Array, "*b"]:
     """KL(q || p) = sum_i log(std_p / std_q) + (std_q^2 + (mean_q - mean_p)^2) / (2 std_p^2) - 1/2."""
     squares = (q.std**2 + (q.mean - p.mean) ** 2) / (2 * p.std**2)
     return (jnp.log(p.std / q.std) + squares - 0.5).sum(-1)
-
-
-def entropy(q: Normal) -> Float[Array, "*b"]:
-    """sum_i log std_i + 1/2 log(2 pi e)."""
-    return (jnp.log(q.std) + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
 
 class RSSM(eqx.Module):

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 
 import equinox as eqx
 import jax
@@ -67,17 +68,27 @@ def point():
     return agent, state, walks(ends=((2, 0, True), (2, 1, False), (2, 2, False), (5, 2, True)))
 
 
+def noiseless(fn):
+    """The function compiled, with states that are drawn without noise."""
+    program = quick(fn)
+
+    def call(*given):
+        with pytest.MonkeyPatch.context() as patch:  # it is traced in its first call
+            patch.setattr(jax.random, "normal", lambda key, shape: jnp.zeros(shape))
+            return program(*given)
+
+    return call
+
+
 @pytest.fixture(scope="module")
 def slope(point):
-    """(world, batch, nats that are free) -> (loss, (watched, parts)), gradient. States are drawn without noise."""
+    """(world, nats that are free) -> (loss, (watched, parts)), gradient, on those sequences."""
+    agent, _, batch = point
 
-    def loss(world, batch, free):
-        changed = dataclasses.replace(point[0], free_nats=free)
-        return changed.model_loss(world, batch, batch.reward, jax.random.key(0))
+    def loss(world, free):
+        return dataclasses.replace(agent, free_nats=free).model_loss(world, batch, batch.reward, jax.random.key(0))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax.random, "normal", lambda key, shape: jnp.zeros(shape))
-        yield quick(jax.value_and_grad(loss, has_aux=True))
+    return noiseless(jax.value_and_grad(loss, has_aux=True))
 
 
 # Formulas
@@ -217,18 +228,19 @@ def test_a_leaf_is_modelled_by_what_it_is():
 
 def test_a_window_is_worth_the_episodes_it_holds(point, slope):
     """Each episode judged by itself gives the same sums, observations after resets included: all are of three steps."""
-    _, state, batch = point
+    agent, state, batch = point
+    judge = noiseless(lambda world, batch: agent.model_loss(world, batch, batch.reward, jax.random.key(0))[1][1])
     cut = lambda x: jnp.asarray(x).reshape(2, 3, 3, *x.shape[2:])  # noqa: E731
     apart = [jax.tree.map(lambda x, i=i, b=b: cut(x)[i, :, b : b + 1], batch) for i in range(2) for b in range(3)]
-    alone = [slope(state.world, episode, 3.0)[0][1][1] for episode in apart]
-    _, (_, parts) = slope(state.world, batch, 3.0)[0]
+    alone = [judge(state.world, episode) for episode in apart]
+    _, (_, parts) = slope(state.world, 3.0)[0]
     for name in ("kl", "image", "reward", "ends"):
         assert np.isclose(parts[f"model/{name}"], np.mean([x[f"model/{name}"] for x in alone]), rtol=1e-4), name
 
 
 def test_imagination_sets_out_from_every_state_but_those_an_episode_ended_in(point, slope):
     _, state, batch = point
-    watched = slope(state.world, batch, 3.0)[0][1][0]
+    watched = slope(state.world, 3.0)[0][1][0]
     states, live = departures(watched, jnp.asarray(batch.terminated))
     starts, arrivals = watched.starts.latent.deter, watched.arrivals.latent.deter
     found = np.asarray(states.deter).reshape(7, 3, 6)
@@ -243,9 +255,9 @@ def test_imagination_sets_out_from_every_state_but_those_an_episode_ended_in(poi
 
 
 def test_nats_below_the_free_ones_teach_nothing(point, slope):
-    _, state, batch = point
-    (loss, (_, parts)), free = slope(state.world, batch, 1e6)
-    (tight, _), bound = slope(state.world, batch, 0.0)
+    _, state, _ = point
+    (loss, (_, parts)), free = slope(state.world, 1e6)
+    (tight, _), bound = slope(state.world, 0.0)
     nothing = lambda tree: all(not np.any(x) for x in jax.tree.leaves(tree))  # noqa: E731
     assert nothing(free.rssm.prior) and not nothing(bound.rssm.prior)  # only the divergence teaches the prior
     assert not nothing(free.encoder) and not nothing(free.reward_head) and not nothing(free.ends_head)
@@ -272,11 +284,33 @@ def test_the_actor_climbs_through_the_imagined_dynamics(point):
     assert norm > 1e-3 and np.isclose((above - below) / 0.04, norm, rtol=0.02)
     deaf = eqx.tree_at(lambda w: w.rssm.inputs.weight, state.world, replace_fn=lambda x: x.at[3:].set(0.0))
     assert not any(np.any(x) for x in jax.tree.leaves(climb(blind, state._replace(world=deaf))[1]))
-    # Where the task is over, what is imagined after it counts for nothing.
-    dreamt, gone = quick(lambda: (d := loss(agent, state.actor, state)[1][0], state.world.discounts(d.features, 0.9)))()
-    weights = np.asarray(dreamt.weights)
-    assert not weights[:, :5].any() and (weights[0, 5:] == 1).all()
-    assert np.allclose(weights[2, 5:], (gone[0] * gone[1])[5:], atol=1e-5) and weights.shape == (3, 40)
+
+
+def test_what_is_imagined_counts_by_its_discount_and_likelihood_ratios_need_no_path(point):
+    """Where the task is over nothing counts. With `reinforce` the loss is - mean w log pi(a) (R - V)."""
+    agent, state, _ = point
+    rng, live, key = np.random.default_rng(1), jnp.ones(40, bool).at[:5].set(False), jax.random.key(3)
+    start = Latent(*(jnp.asarray(rng.normal(size=(40, n)), jnp.float32) for n in (6, 3)))
+
+    @quick
+    def tried(state):
+        def policy(features, key):
+            of = state.actor(features)
+            action = of.sample(jax.random.split(key)[0])
+            return action, of.log_prob(jnp.arctanh(jnp.clip(action, -1 + 1e-6, 1 - 1e-6)))
+
+        likely = dataclasses.replace(agent, reinforce=1.0)
+        loss, (dreamt, _) = likely.actor_loss(state.actor, state, start, live, key)
+        scores = state.world.rssm.imagine(start, policy, agent.horizon, key)[1]
+        before = jnp.concatenate([start.features[None], dreamt.features[:-1]])
+        value = state.value(before, jnp.float32)[..., 0]
+        return loss, dreamt, state.world.discounts(dreamt.features, 0.9), scores, value
+
+    loss, dreamt, gone, scores, value = jax.tree.map(np.asarray, tried(state))
+    weights = dreamt.weights
+    assert weights.shape == (3, 40) and not weights[:, :5].any() and (weights[0, 5:] == 1).all()
+    assert np.allclose(weights[2, 5:], (gone[0] * gone[1])[5:], atol=1e-5)
+    assert np.isclose(loss, -(weights * scores[:-1] * (dreamt.returns - value)).mean(), rtol=1e-3)
 
 
 # The whole
@@ -350,6 +384,13 @@ def test_half_precision_says_nearly_the_same_of_pixels():
         assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(world))
         judge = quick(lambda world, agent=agent: agent.model_loss(world, batch, zeros, jax.random.key(1))[1][1])
         told.append(jax.tree.map(float, judge(world)))
+        drawn = str(
+            jax.make_jaxpr(lambda world: world.decoder(world.rssm.begin(world.encoder(images), 0.0).latent.features))(
+                world
+            )
+        )
+        kinds = set(re.findall(r":(\w+)\[[\d,]+\] = conv_general_dilated", drawn))
+        assert kinds == {"f32" if precision == "float32" else "bf16"}
     assert told[0] != told[1] and told[0].keys() == told[1].keys()
     assert all(np.isclose(x, told[1][name], rtol=0.02) for name, x in told[0].items())
 
