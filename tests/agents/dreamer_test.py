@@ -316,7 +316,7 @@ def test_what_is_imagined_counts_by_its_discount_and_likelihood_ratios_need_no_p
 # The whole
 
 
-def slides(steps: int = 8, n: int = 3) -> Transition:
+def slides(steps: int = 8, n: int = 6) -> Transition:
     """A bright square on 12 x 12 cells that continuous actions push about; it is paid for being on the right."""
     rng = np.random.default_rng(0)
     actions = rng.uniform(-1, 1, (steps, n, 1)).astype(np.float32)
@@ -333,9 +333,9 @@ def slides(steps: int = 8, n: int = 3) -> Transition:
 
 @pytest.fixture(scope="module")
 def fitted():
-    """(state, sequences, metrics [K]) after 200 updates on three sequences of small images."""
+    """(state, sequences, metrics [K]) after 200 updates on six sequences of small images."""
     layout = Layout(stoch=8, deter=24, hidden=24, units=24, reward=1, value=1, actor=1, spread=0.3)
-    agent, batch = Dreamer(layout, horizon=2, model_rate=3e-3, free_nats=1.0), slides()
+    agent, batch = Dreamer(layout, horizon=2, model_rate=5e-3, free_nats=0.0), slides()
     spec = PIXELS._replace(obs=Space((12, 12, 3), jnp.uint8))
 
     def fit(key):
@@ -358,16 +358,17 @@ def test_a_few_sequences_are_learnt_by_heart(fitted):
 def test_it_sees_coming_what_it_is_not_shown(fitted):
     """After five observations, four more from the actions alone: nearer to the truth than the fifth again is."""
     state, batch, _ = fitted
-    film = quick(lambda world, key: open_loop(world, batch, key, 5))
-    films = [np.asarray(film(state.world, jax.random.key(i))) for i in range(3)]
+    film = quick(lambda world, batch, key: open_loop(world, batch, key, 5))
+    turned = [jax.tree.map(lambda x, i=i: np.roll(x, -i, 1), batch) for i in range(6)]  # each sequence comes first once
+    films = [np.asarray(film(state.world, one, jax.random.key(i))) for i, one in enumerate(turned)]
     assert films[0].shape == (9, 12, 3 * 12, 3) and films[0].dtype == np.uint8
     truth, model, error = np.split(np.stack(films) / 255.0, 3, 3)
-    shown = np.concatenate([batch.obs[:1, 0], batch.next_obs[:, 0]])
-    assert np.array_equal(np.round(255 * truth[0]), shown)
+    shown = np.concatenate([batch.obs[:1], batch.next_obs])
+    assert np.array_equal(np.round(255 * truth), np.moveaxis(shown, 1, 0))
     assert np.abs(error - (model - truth + 1) / 2).mean() < 0.02  # but for what is cut off at black and white
     squares = lambda a, b: ((a - b) ** 2).mean((0, 2, 3, 4))  # noqa: E731
     stays = squares(truth[:, 5:], truth[:, 4:5]).mean()
-    assert squares(model, truth)[5:].mean() < 0.5 * stays and squares(model, truth)[:5].mean() < 0.5 * stays
+    assert squares(model, truth)[5:].mean() < 0.6 * stays and squares(model, truth)[:5].mean() < 0.2 * stays
     with pytest.raises(ValueError, match="context=9"):
         open_loop(state.world, batch, jax.random.key(0), 9)
 
