@@ -73,10 +73,10 @@ BUDGETS: dict[str, dict[str, Budget]] = {
     "small": {"MultiRoom-N4-S5": Budget(5, 5, ON_RND)},
     "gpu": {  # on the first two whatever solved a task did so sooner at the larger rate: the others have that one
         "MultiRoom-N7-S8": Budget(25, 45, (*ON_RND, "ride", "icm", "icm/gated")),
-        "KeyCorridorS4R3": Budget(30, 52, ON_RND),
+        "KeyCorridorS4R3": Budget(30, 52, (*ON_RND, "ride", "icm", "icm/gated", "amigo")),
         "MultiRoom-N12-S10": Budget(20, 35, LATER, RATES[-1:]),
         "KeyCorridorS5R3": Budget(35, 64, LATER, RATES[-1:]),
-        "ObstructedMaze-2Dlh": Budget(35, 64, LATER, RATES[-1:]),
+        "ObstructedMaze-2Dlh": Budget(35, 64, (*LATER, "amigo"), RATES[-1:]),
     },
     "paper": {
         **{f"MultiRoom-{name}": Budget(100, 440) for name in ("N6", "N7-S8", "N12-S10")},
