@@ -48,7 +48,7 @@ class Teacher(eqx.Module):
     order one both for the small numbers of a grid and for pixels. Over other goals it is an MLP.
     """
 
-    layers: tuple[eqx.Module, ...]
+    layers: tuple[eqx.nn.Conv2d | eqx.nn.Linear, ...]
     worth: eqx.nn.Linear
     goals: GoalSpace = eqx.field(static=True)
 
@@ -68,13 +68,17 @@ class Teacher(eqx.Module):
     def __call__(self, part: Array) -> tuple[Float[Array, " goals"], Float[Array, ""]]:
         """Logits of the goals, and the value."""
         if self.goals.kind == "cells":
-            x = jnp.moveaxis(jnp.log1p(part.astype(float)) if part.dtype == jnp.uint8 else part, -1, 0)
+            x = jnp.log1p(part.astype(float)) if part.dtype == jnp.uint8 else part
         else:
             x = nets.as_vector(part, self.goals.space, None)
         for layer in self.layers[:-1]:
-            x = jax.nn.elu(layer(x))  # type: ignore[operator]
-        logits = self.layers[-1](x).reshape(-1)  # type: ignore[operator]
-        return logits, self.worth(x.reshape(x.shape[0], -1).mean(-1))[0]
+            x = jax.nn.elu(_applied(layer, x))
+        return _applied(self.layers[-1], x).reshape(-1), self.worth(x.reshape(-1, x.shape[-1]).mean(0))[0]
+
+
+def _applied(layer: eqx.nn.Conv2d | eqx.nn.Linear, x: Array) -> Array:
+    """The layer of one image [w, h, c], or of one vector."""
+    return nets.convolve(layer, x) if isinstance(layer, eqx.nn.Conv2d) else layer(x)
 
 
 class Pursuit(NamedTuple):
