@@ -49,6 +49,7 @@ def test_list_names_everything_by_kind(capsys):
         "sample_size",
         "density",
         "minigrid_density",
+        "minigrid_precision",
         "minigrid_search",
     ]
     assert {"made-tabular", "bernstein"} <= set(kinds["bonuses"]) and "value-iteration" in kinds["agents"]
