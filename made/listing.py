@@ -25,11 +25,25 @@ def line(thing: Any) -> str:
     return first_line(type(thing)) + (f" [{said}]" if said else "")
 
 
+def _control(name: str) -> str:
+    """What a task of DeepMind Control is, read without the suite."""
+    from made.control import make_control
+    from made.control.sparse import SPARSE
+
+    task = make_control(name)
+    ours = SPARSE.get(name)
+    less = f": {ours.domain} {ours.task}, rewards below {ours.least:g} left out" if ours else ""
+    return f"DeepMind Control{less} [repeat={task.repeat}, camera={task.camera}]"
+
+
 def everything() -> dict[str, dict[str, str]]:
     """Kind -> name -> one line."""
     from made.agents import AGENTS
     from made.bench import BENCHES
     from made.bonuses import BONUSES
+    from made.control import CONTROL
+    from made.control.sparse import SPARSE
+    from made.control_run import CONTROL_AGENTS
     from made.experiments import experiments
     from made.grids import GRIDS
     from made.tasks import TASKS
@@ -37,9 +51,10 @@ def everything() -> dict[str, dict[str, str]]:
     return {
         "experiments": {name: f"{e.title} ({e.figure})" for name, e in experiments().items()},
         "bonuses": {name: line(make()) for name, make in BONUSES.items()},
-        "agents": {name: line(make()) for name, make in AGENTS.items()},
+        "agents": {name: line(make()) for name, make in (AGENTS | CONTROL_AGENTS).items()},
         "tasks": {name: line(getattr(make(), "family", make())) for name, make in TASKS.items()},
         "grids": {name: line(make().maker) for name, make in GRIDS.items()},
+        "control": {name: _control(name) for name in dict.fromkeys((*CONTROL, *SPARSE))},
         "benchmarks": {name: first_line(measure) for name, measure in BENCHES.items()},
         "scales": SCALES,
     }

@@ -17,6 +17,7 @@ from jaxtyping import Array, Key, PyTree
 
 from made import trees
 from made.core import Metrics
+from made.describe import run_id
 
 if TYPE_CHECKING:
     from typing import ClassVar as AbstractVar
@@ -30,6 +31,7 @@ class Trial(eqx.Module):
     iterations: AbstractVar[int]
     every: AbstractVar[int]  # iterations between two recorded rows
     wide: ClassVar[bool] = False  # True: computed in float64
+    by_host: ClassVar[bool] = False  # True: stepped outside compiled programs, by `made.training.pieces`
 
     @abc.abstractmethod
     def start(self, key: Key[Array, ""]) -> PyTree:
@@ -43,6 +45,9 @@ class Trial(eqx.Module):
         """What is read off the state once for each recorded row: scalars or arrays."""
         del state
         return {}
+
+    def demand(self) -> None:
+        """Refuse, in a sentence, what cannot run on this machine; called before anything is run."""
 
 
 class Record(NamedTuple):
@@ -59,10 +64,13 @@ def structure(trial: Trial) -> Any:
 
 
 def groups(trials: Sequence[Trial]) -> list[list[int]]:
-    """The indices of trials that can run as lanes of one program, in order of first appearance."""
+    """The indices of trials that can run as lanes of one program, in order of first appearance.
+
+    What the host steps has one configuration for all its seeds, so its numbers must be equal too.
+    """
     found: dict[Any, list[int]] = {}
     for i, trial in enumerate(trials):
-        found.setdefault(structure(trial), []).append(i)
+        found.setdefault((structure(trial), run_id(trial) if trial.by_host else ""), []).append(i)
     return list(found.values())
 
 

@@ -47,12 +47,16 @@ def test_list_names_everything_by_kind(capsys):
         "chain",
         "minigrid",
         "sample_size",
+        "dmc",
+        "dmc_buffer",
         "density",
+        "dmc_search",
         "minigrid_density",
         "minigrid_precision",
         "minigrid_search",
     ]
     assert {"made-tabular", "bernstein"} <= set(kinds["bonuses"]) and "value-iteration" in kinds["agents"]
+    assert {"rad", "sac", "impala"} <= set(kinds["agents"]) and "hopper_hop" in kinds["control"]
     assert "lock" in kinds["tasks"] and "tabular" in kinds["benchmarks"]
     assert "hoeffding" in call(capsys, "list")[1]
 
@@ -60,11 +64,11 @@ def test_list_names_everything_by_kind(capsys):
 def test_check_prints_every_claim_in_a_stable_form(capsys, recorded):
     code, out, _ = call(capsys, "check", "--json", "--out", str(recorded / "runs"))
     rows = json.loads(out)
-    assert code == 0 and [row["claim"] for row in rows] == [*range(1, 23), 33, 34, 35]
+    assert code == 0 and [row["claim"] for row in rows] == [*range(1, 29), *range(31, 37)]
     assert all(
         list(row) == ["claim", "name", "where", "holds", "observed", "scale", "seeds", "command"] for row in rows
     )
-    assert [row["holds"] for row in rows] == [True] * 5 + [None] * 20
+    assert [row["holds"] for row in rows] == [True] * 5 + [None] * 29
     assert rows[0]["scale"] == "smoke" and rows[0]["seeds"] == 2
 
 

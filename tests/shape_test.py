@@ -22,20 +22,24 @@ LAYERS = (
     ("core",),
     ("nets", "watch", "trial", "views", "learning", "vectors", "intake", "hosted", "saving", "replay", "sequences"),
     ("bonuses", "agents", "tabular", "grids", "control"),
-    ("rollout", "run", "host", "tasks", "off_policy", "dreaming"),
+    ("rollout", "run", "host", "tasks", "off_policy", "dreaming", "control_run"),
     ("results", "adapters"),
     ("experiments",),
     ("sweep", "study", "report", "markdown", "bench", "progress", "papermap", "listing", "doctor", "training"),
     ("cli",),
+    ("__main__",),
 )
 SIBLINGS = {
     "run": {"rollout"},
     "off_policy": {"run"},
     "dreaming": {"off_policy", "rollout", "run"},
     "sequences": {"replay"},
+    "control_run": {"off_policy"},
+    "sweep": {"training"},
     "study": {"sweep", "report", "progress"},
     "markdown": {"report"},
     "listing": {"bench"},
+    "bench": {"training"},
 }
 HEAVY = {
     "matplotlib",

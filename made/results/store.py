@@ -169,6 +169,18 @@ class Store:
         """The scales at which the experiment has any run."""
         return [s for s in Scale if any(map(_visible, _visible(self._scale(experiment, s))))]
 
+    def unfinished(self, experiment: str, name: str) -> Path:
+        """A folder for what a long run leaves until it is stored: hidden, and made by whoever writes there.
+
+        >>> import tempfile
+        >>> Store(tempfile.mkdtemp()).unfinished("dmc", "ab12-s0").parts[-3:]
+        ('.unfinished', 'dmc', 'ab12-s0')
+        """
+        _demand_name("experiment", experiment)
+        _demand_name("name", name)
+        self._mark()  # or the next command would take this for a folder of something else
+        return self.root / ".unfinished" / experiment / name
+
     def experiments(self) -> list[str]:
         """The experiments that have a folder here."""
         return [folder.name for folder in _visible(self.root)]

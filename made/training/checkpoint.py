@@ -50,7 +50,7 @@ def save(
         "update": update,
         "seconds": round(seconds, 3),
     }
-    saving.save(path, saving.flat(state), manifest, overwrite=True)
+    saving.save(path, saving.where_they_are(state), manifest, overwrite=True)
     _sync(folder)
     for old in files(folder)[:-keep]:
         old.unlink(missing_ok=True)

@@ -45,11 +45,35 @@ def prepare(plan: Plan, count: int = 1) -> Programs:
     """What `session.train` runs. The programs are compiled at the first action and the first update."""
     if count != 1:
         raise ValueError(f"--devices {count} spreads compiled environments; control tasks take --devices 1.")
+    return _programs(_beside(plan))
+
+
+@contextlib.contextmanager
+def prepared(plan: Plan) -> Iterator[Programs]:
+    """The same for a while: the processes end with the block."""
+    beside = _beside(plan)
+    try:
+        yield _programs(beside)
+    finally:
+        beside.close()
+
+
+def _beside(plan: Plan) -> "Beside":
+    """The environments and the learner of a run that fits on this machine."""
     run: ControlRun = plan.run  # type: ignore[assignment]
     if run.task.pixels:
         rendering.choose()  # a sentence where nothing can be drawn, before anything is started
     beside = Beside(plan)
-    demand_memory(run, run.replay.size_of(beside.workers.spec), len(plan.seeds))
+    try:
+        demand_memory(run, run.replay.size_of(beside.workers.spec), len(plan.seeds))
+    except ValueError:
+        beside.close()
+        raise
+    return beside
+
+
+def _programs(beside: "Beside") -> Programs:
+    plan = beside.plan
     place = lambda state: state._replace(learners=jax.device_put(state.learners))  # noqa: E731
     return Programs(plan.run, plan.seeds, beside.like(), beside.begin, beside.advance, beside.examine, place)  # type: ignore
 

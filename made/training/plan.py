@@ -1,6 +1,7 @@
 """What `made train` is to do: the run, its seeds, and how often it is looked at."""
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 from made.adapters.hosts import hosted
@@ -31,7 +32,9 @@ class Plan(NamedTuple):
     evaluate_every: int
     checkpoint_every: int
     episodes: int = 32  # of one evaluation, for each seed
+    checkpoint_seconds: float = math.inf  # also after so long, where the pace is not known beforehand
     keep: int = KEEP  # checkpoints
+    keep_end: bool = True  # a checkpoint of the end too, so that a longer run can go on from it
 
     @property
     def frames_per_update(self) -> int:

@@ -74,14 +74,15 @@ def train(
 
     Rows are written before the checkpoint that covers them, so a kill at any moment loses none and doubles none.
     """
-    saved = stand.update
+    saved, since = stand.update, stand.seconds
     try:
         while stand.update < plan.run.iterations:
             before, (stand, lines) = stand.update, row(plan, programs, stand, writers)
             show(lines)
-            last = stand.update >= plan.run.iterations
-            if last or stand.update // plan.checkpoint_every > before // plan.checkpoint_every:
-                saved = save(plan, stand, out, writers)
+            due = stand.update // plan.checkpoint_every > before // plan.checkpoint_every
+            due |= stand.seconds - since >= plan.checkpoint_seconds
+            if plan.keep_end if stand.update >= plan.run.iterations else due:
+                saved, since = save(plan, stand, out, writers), stand.seconds
     except KeyboardInterrupt:
         if stand.update > saved and not is_spent(stand.state):
             save(plan, stand, out, writers)

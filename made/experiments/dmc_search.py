@@ -1,0 +1,102 @@
+"""The search behind the tuned rows of Figure 8: every method at the same temperatures, on seeds of its own."""
+
+import json
+
+import numpy as np
+
+from made.experiments import dmc_study as shared
+from made.experiments.dmc import spread
+from made.experiments.spec import Drawing, Experiment
+from made.results import plot
+from made.results.store import Scale
+from made.results.table import Table
+from made.trial import Trial
+
+FIRST_SEED = 100  # the report has 0, 1, 2, ...
+
+
+def trials(scale: Scale) -> dict[str, Trial]:
+    found: dict[str, Trial] = {}
+    for task, budget in shared.BUDGETS[shared.named(scale)].items():
+        for method in budget.searched:
+            for tau in shared.SETTINGS[shared.named(scale)].taus:
+                run = shared.run_of(task, method, scale, budget.search, budget.every, tau)
+                found[f"{task}/{method}/tau={tau:g}"] = run
+    return found
+
+
+def parts(one: str) -> tuple[str, str, float]:
+    """(task, method, temperature) of a label."""
+    task, method, tau = one.split("/")
+    return task, method, float(tau.removeprefix("tau="))
+
+
+def choose(table: Table) -> dict[str, dict[str, float]]:
+    """The temperature of each method on each task with the highest return over the whole run, mean of the seeds."""
+    best: dict[str, dict[str, tuple[float, float]]] = {}
+    for one in table.labels():
+        task, method, tau = parts(one)
+        of = best.setdefault(task, {})
+        of[method] = max(of.get(method, (-np.inf, 0.0)), (float(shared.average(table, one).mean()), tau))
+    return {task: {method: tau for method, (_, tau) in of.items()} for task, of in best.items()}
+
+
+def write_choice(table: Table, scale: Scale) -> None:
+    """Put the choice where `dmc` reads it; other scales and tasks in that file stay."""
+    kept = json.loads(shared.CHOSEN.read_text("utf-8")) if shared.CHOSEN.exists() else {}
+    name = shared.named(scale)
+    kept[name] = {**kept.get(name, {}), **choose(table)}
+    shared.CHOSEN.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+
+
+def draw(table: Table) -> list[Drawing]:
+    names = shared.tasks(table)
+    columns = min(3, len(names))
+    fig, axes = plot.figure(-(-len(names) // columns), columns, height=2.7)
+    flat = axes.reshape(-1)
+    for ax in flat[len(names) :]:
+        ax.set_visible(False)
+    for ax, task in zip(flat, names, strict=False):
+        at: dict[str, list[tuple[float, np.ndarray]]] = {}
+        for one in (label for label in table.labels() if label.startswith(f"{task}/")):
+            at.setdefault(parts(one)[1], []).append((parts(one)[2], shared.average(table, one)))
+        for method, entries in at.items():
+            look = plot.style_of(shared.look(method))
+            drawn = {"color": look.colour, "linestyle": look.line, "marker": look.marker, "label": look.text}
+            ax.plot([tau for tau, _ in entries], [x.mean() for _, x in entries], **drawn)
+            for tau, x in entries:
+                ax.plot([tau] * len(x), x, ".", color=look.colour, alpha=0.5, markersize=4)
+        plot.log_axis(ax)
+        plot.title(ax, task, x="temperature", y="return over the run" if ax in axes[:, 0] else "")
+    plot.legend(fig)
+    seeds = len(table.seeds(table.labels()[0]))
+    text = f"The search: mean return over all evaluations against the temperature, a dot a seed ({seeds}) and a line through their means."
+    return [Drawing("dmc_search", fig, plot.caption(fig, text))]
+
+
+def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
+    taken, rows = choose(table), []
+    for one in table.labels():
+        task, method, tau = parts(one)
+        said = [spread(read(table, one)) for read in (shared.average, shared.final)]
+        rows.append([task, method, f"{tau:g}", *said, "taken" if taken[task][method] == tau else ""])
+    header = ["task", "method", "tau", "return over the run", "return at the end", ""]
+    return [("Every temperature that was tried", header, rows)]
+
+
+EXPERIMENT = Experiment(
+    name="dmc_search",
+    figure="fig:dm_control",
+    title="The search for temperatures on DeepMind Control",
+    about=(
+        "Every method that has a temperature at the same ones, on seeds that the report does not use; RE3's decays from it. "
+        "The one with the highest mean return over all evaluations is taken. The paper tuned MADE, RND and ICM on each task and RE3 on none."
+    ),
+    trials=trials,
+    seeds=lambda scale: range(FIRST_SEED, FIRST_SEED + (1 if scale == Scale.SMOKE else 2)),
+    claims=(),
+    draw=draw,
+    tables=tables,
+    columns=shared.COLUMNS,
+    in_demo=False,
+)

@@ -1,0 +1,84 @@
+"""A trial that the host steps, for `made run`: trained in a folder with checkpoints until it can be stored.
+
+A piece that was killed or ran out of time loses what came after its last checkpoint; the next one goes on from there.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from made.results.provenance import provenance
+from made.training import controlled, folder, session
+from made.training.plan import Plan
+from made.training.writers import JSONL
+from made.trial import Record, Trial
+
+SECONDS = 150.0  # between two checkpoints: one of three seeds from pixels is 9 GB
+_PLACE = ("seed", "update", "seconds")
+
+
+class Whole(NamedTuple):
+    """A finished run: what each seed recorded, and where, when and how long it was made, over all pieces."""
+
+    records: dict[int, Record]
+    made_by: dict[str, Any]
+
+
+def complete(trial: Trial, seeds: Sequence[int], out: Path, on_rows: Callable[[int], None] | None = None) -> Whole:
+    """Train one configuration on some seeds to the end, in a folder, going on with what is there.
+
+    Every row ends with an evaluation. `on_rows` hears how many rows were added, first those of earlier pieces.
+    `clear` removes the folder once the records are safe.
+    """
+    wanted = Plan(trial, tuple(seeds), trial.every, trial.iterations, trial.episodes)  # type: ignore[arg-type, attr-defined]
+    wanted = wanted._replace(checkpoint_seconds=SECONDS, keep=1, keep_end=False)
+    tell = on_rows or (lambda rows: None)
+    with folder.claimed(out):
+        held = folder.held(out, wanted.configuration)
+        with controlled.prepared(wanted) as programs:
+            stand = session.stand_of(wanted, programs, out)
+            session.note_session(wanted, out, held, "made run", stand.update)
+            if stand.update:
+                tell(stand.update // trial.every)
+            writer = JSONL(out / folder.METRICS)
+            try:
+                stand = session.train(wanted, programs, stand, out, [writer], lambda lines: tell(1))
+            finally:
+                writer.close()
+        lines = [json.loads(line) for line in (out / folder.METRICS).read_text("utf-8").splitlines()]
+        sessions = json.loads((out / folder.RUN).read_text("utf-8"))["sessions"]
+    return Whole({seed: record(lines, seed) for seed in seeds}, _made_by(sessions, stand.seconds, len(seeds)))
+
+
+def record(lines: Sequence[dict[str, Any]], seed: int) -> Record:
+    """The rows of one seed of metrics.jsonl as columns; NaN where nothing was measured. "step" counts iterations."""
+    mine = [line for line in lines if line["seed"] == seed]
+    names = dict.fromkeys(name for line in mine for name in line if name not in _PLACE)
+    number = lambda x: np.nan if x is None else x  # noqa: E731
+    columns = {name: np.array([number(line.get(name)) for line in mine], np.float64) for name in names}
+    return Record({"step": np.array([line["update"] for line in mine]), **columns}, {})
+
+
+def _made_by(sessions: Sequence[dict[str, Any]], seconds: float, lanes: int) -> dict[str, Any]:
+    """Provenance over all pieces: the first start, the time of training, every commit and device that took part."""
+    started = datetime.fromisoformat(sessions[0]["started"]).timestamp()
+    whole = provenance(started, seconds, lanes)
+    for name in ("commit", "device", "jax"):
+        several = dict.fromkeys(one.get(name) for one in sessions)
+        whole[name] = ", ".join(map(str, several)) if len(several) > 1 else next(iter(several))
+    return {**whole, "pieces": len(sessions)}
+
+
+def clear(out: Path) -> None:
+    """Remove the folder of a run that is stored, and those above it that are empty then."""
+    shutil.rmtree(out, ignore_errors=True)
+    for above in (out.parent, out.parent.parent):
+        try:
+            above.rmdir()
+        except OSError:  # others are at work there
+            return

@@ -1,0 +1,376 @@
+"""The control experiments: what the host steps goes through the same store in pieces, and every branch of a verdict."""
+
+import contextlib
+import csv
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from made import cli, study
+from made.bonuses.replayed import window_of
+from made.control import rendering
+from made.control.worker import Workers
+from made.control_run import ControlRun
+from made.experiments import dmc, dmc_buffer, dmc_claims, dmc_search, dmc_study
+from made.experiments.spec import Experiment
+from made.results.store import Scale, Store
+from made.results.table import Record, Table
+from made.sweep import plan, sweep
+from made.training import controlled, devices, pieces
+from made.trial import groups
+
+TASKS = dmc_study.TASKS
+CLOCKED = ("frames_per_second",)
+
+
+# Runs in pieces
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """The real programs of the smoke run, compiled once for every piece of this module."""
+    pytest.importorskip("dm_control", reason="needs dm_control: pip install 'made-rl[control]'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "options", lambda level: {"xla_backend_optimization_level": 0})
+        patch.setattr(os, "cpu_count", lambda: 1)
+        real, kept = controlled.prepared, contextlib.ExitStack()
+        made = {}
+
+        @contextlib.contextmanager
+        def once(plan):
+            if not made:
+                made["programs"] = kept.enter_context(real(plan))
+            yield made["programs"]
+
+        patch.setattr(controlled, "prepared", once)
+        patch.setattr(pieces, "SECONDS", 0.0)  # a checkpoint at each row
+        with kept:
+            yield
+
+
+def twice(scale: Scale) -> dict:
+    """The smoke run under two labels, as where a search chooses the paper's own temperature."""
+    (run,) = dmc.trials(scale).values()
+    return {"pendulum_swingup/none": run, "pendulum_swingup/tuned/rnd": run}
+
+
+SMOKE = study.Study(dmc.EXPERIMENT._replace(trials=twice), Scale.SMOKE)
+
+
+@pytest.fixture(scope="module")
+def whole(shared, tmp_path_factory):
+    """The store of a run that nothing stopped."""
+    store = Store(tmp_path_factory.mktemp("whole"))
+    assert study.run([SMOKE], store) == 2
+    return store
+
+
+def rows(store: Store, label: str = "pendulum_swingup__none") -> list[dict[str, str]]:
+    (folder,) = (store.root / "dmc" / "smoke" / label).iterdir()
+    with open(folder / "metrics.csv", encoding="utf-8") as file:
+        return [{k: v for k, v in row.items() if k not in CLOCKED} for row in csv.DictReader(file)]
+
+
+def test_a_run_of_the_host_is_stored_like_any_other_and_its_folder_removed(whole):
+    found = rows(whole)
+    assert [(row["step"], row["frames"]) for row in found] == [("20", "2000.0"), ("40", "4000.0")]
+    assert all(row["eval_return"] and row["return"] for row in found) and "seed" not in found[0]
+    assert found == rows(whole, "pendulum_swingup__tuned__rnd"), "labels of one configuration share its runs"
+    table, problem = study.load(SMOKE, whole)
+    assert problem is None
+    made_by = table.runs("pendulum_swingup/none")[0]["provenance"]
+    assert made_by["pieces"] == 1 and made_by["lanes"] == 1 and made_by["wall_s"] > 0 and made_by["device"]
+    assert not (whole.root / ".unfinished").exists()
+
+
+def test_a_killed_piece_goes_on_from_its_checkpoint_to_the_same_rows(whole, tmp_path, monkeypatch):
+    store, left, receive = Store(tmp_path / "runs"), [30], Workers.receive
+
+    def fails(self):
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("stopped by the test")
+        return receive(self)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Workers, "receive", fails)  # 20 actions and an evaluation of 10, then in the midst of the second row
+    with pytest.raises(RuntimeError, match="stopped"):
+        study.run([SMOKE], store)
+    patch.undo()
+    (folder,) = (store.root / ".unfinished" / "dmc").iterdir()
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["000000020.safetensors"]
+    again, begun = Store(store.root), []  # marked as a store, though nothing is stored yet
+    monkeypatch.setattr(controlled.Beside, "begin", lambda *_: begun.append(1))
+    assert study.run([SMOKE], again) == 2 and not begun
+    assert rows(again) == rows(whole)
+    table, _ = study.load(SMOKE, again)
+    assert table.runs("pendulum_swingup/none")[0]["provenance"]["pieces"] == 2
+    assert not (store.root / ".unfinished").exists()
+
+
+def test_without_what_it_needs_a_run_is_one_line_before_anything_runs(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(rendering, "installed", lambda: False)
+    assert cli.main(["run", "dmc", "--scale", "smoke", "--out", str(tmp_path / "runs")]) == 2
+    assert capsys.readouterr().err.strip().splitlines() == [
+        "made: Control tasks need dm_control, which is not here: pip install 'made-rl[control]'."
+    ]
+
+    def none():
+        raise ValueError("No picture can be drawn here.")
+
+    monkeypatch.setattr(rendering, "choose", none)
+    assert cli.main(["run", "dmc", "--scale", "gpu", "--out", str(tmp_path / "runs")]) == 2
+    assert capsys.readouterr().err.splitlines() == ["made: No picture can be drawn here."]
+    assert cli.main(["run", "dmc", "--scale", "smoke", "--set", "replay.stack=2", "--out", str(tmp_path / "runs")]) == 2
+    assert "replay.stack is 2" in capsys.readouterr().err and not (tmp_path / "runs").exists()
+
+
+def test_labels_are_groups_of_their_own_and_equal_ones_are_one(tmp_path):
+    trials = dmc_buffer.trials(Scale.GPU)
+    found = groups(list(trials.values()))
+    names = [sorted(list(trials)[i] for i in one) for one in found]
+    assert ["pendulum_swingup/made/100k", "pendulum_swingup/made/all"] in names and ["hopper_hop/made/1k"] in names
+    assert all(isinstance(trial, ControlRun) for trial in trials.values())
+
+
+def planned(experiment: Experiment, store: Store) -> list:
+    return plan(experiment, Scale.SMOKE, range(3), store)[0]
+
+
+def test_a_group_is_handed_to_the_host_once_with_all_its_seeds(tmp_path, monkeypatch):
+    monkeypatch.setattr(rendering, "installed", lambda: True)
+    store, asked, heard = Store(tmp_path), [], []
+
+    def complete(trial, seeds, out, on_rows=None):
+        asked.append((list(seeds), out.relative_to(tmp_path).parts[:2]))
+        assert on_rows is not None
+        on_rows(2)
+        one = Record("", 0, {"step": np.array([20, 40]), "eval_return": np.zeros(2), "secret": np.zeros(2)})
+        return pieces.Whole({seed: one for seed in seeds}, {"wall_s": 1.0})  # type: ignore[misc]
+
+    monkeypatch.setattr(pieces, "complete", complete)
+    work = planned(SMOKE.experiment, store)
+    assert len(list(sweep(work, store, heard.append))) == 1
+    assert asked == [([0, 1, 2], (".unfinished", "dmc"))] and sum(heard) == work[0].work
+    assert store.table("dmc", Scale.SMOKE).metrics() == ["eval_return"], "columns that the experiment did not name"
+    assert planned(SMOKE.experiment, store) == []
+
+
+# Configurations
+
+
+def test_temperatures_are_the_papers_and_re3s_own_and_the_searchs(monkeypatch, tmp_path):
+    chosen = tmp_path / "chosen.json"
+    chosen.write_text(json.dumps({"gpu": {"hopper_hop": {"rnd": 0.25, "re3": 1.25}}}))
+    monkeypatch.setattr(dmc_study, "CHOSEN", chosen)
+    trials = dmc.trials(Scale.GPU)
+    tau = lambda label: trials[label].tau.tau  # type: ignore[attr-defined]  # noqa: E731
+    assert (tau("pendulum_swingup/re3"), tau("pendulum_swingup/re3/printed"), tau("hopper_hop/made")) == (
+        0.25,
+        0.05,
+        0.5,
+    )
+    assert (tau("cartpole_swingup_sparse/rnd"), tau("hopper_hop/rnd-at-made"), tau("hopper_hop/none")) == (
+        10.0,
+        0.5,
+        0.0,
+    )
+    assert "hopper_hop/re3/printed" not in trials, "where both temperatures are the same"
+    assert tau("hopper_hop/tuned/rnd") == 0.25 and trials["hopper_hop/tuned/re3"].tau.rho == 1e-5  # type: ignore[attr-defined]
+    assert "pendulum_swingup/tuned/rnd" not in trials
+
+
+@pytest.mark.parametrize("scale", [Scale.SMALL, Scale.GPU, Scale.PAPER])
+def test_lengths_are_in_steps_of_the_environment_and_search_and_report_share_no_seed(scale):
+    for label, trial in {**dmc.trials(scale), **dmc_buffer.trials(scale)}.items():
+        budget, repeat = dmc_study.BUDGETS[scale.value][label.split("/")[0]], trial.task.repeat  # type: ignore[attr-defined]
+        assert (trial.iterations * repeat, trial.every * repeat) == (budget.report, budget.every)
+        assert trial.task.pixels == (scale is not Scale.SMALL)  # type: ignore[attr-defined]
+    assert not set(dmc.EXPERIMENT.seeds(scale)) & set(dmc_search.EXPERIMENT.seeds(scale))
+    per = {}
+    for label in dmc_search.trials(scale):
+        task, method, tau = dmc_search.parts(label)
+        per.setdefault((task, method), []).append(tau)
+    assert len({tuple(taus) for taus in per.values()}) == 1, "every method at the same temperatures"
+
+
+def test_the_windows_reach_the_density_and_none_is_longer_than_the_replay():
+    for scale, capacity in ((Scale.SMALL, 15_000), (Scale.GPU, 100_000)):
+        found = {label.split("/")[2]: window_of(trial.bonus) for label, trial in dmc_buffer.trials(scale).items()}  # type: ignore[attr-defined]
+        assert found == {"1k": 1_000, "10k": 10_000, "100k": min(100_000, capacity), "all": capacity}
+
+
+def test_the_search_takes_the_temperature_with_the_highest_return_and_keeps_other_scales(monkeypatch, tmp_path):
+    monkeypatch.setattr(dmc_study, "CHOSEN", tmp_path / "chosen.json")
+    curves = {"hopper_hop/rnd/tau=0.1": [1, 9], "hopper_hop/rnd/tau=1": [6, 6], "hopper_hop/made/tau=0.1": [2, 2]}
+    dmc_search.write_choice(made_up(curves), Scale.SMALL)
+    dmc_search.write_choice(made_up({"hopper_hop/made/tau=3": [1, 1]}), Scale.GPU)
+    assert json.loads((tmp_path / "chosen.json").read_text()) == {
+        "small": {"hopper_hop": {"rnd": 1.0, "made": 0.1}},
+        "gpu": {"hopper_hop": {"made": 3.0}},
+    }
+
+
+# Verdicts
+
+
+def made_up(curves: Mapping[str, Sequence[float]], seeds: int = 5, steps: int = 500_000, pixels: bool = True) -> Table:
+    """Evaluations as given, evenly over so many steps of the environment; seeds differ by half a point of return."""
+    records = []
+    for label, curve in curves.items():
+        at = np.linspace(0, steps // 2, len(curve) + 1)[1:].astype(int)
+        task = {"task": {"repeat": 2, "pixels": pixels}, "episodes": 10, "tau": {"tau": 0.1}}
+        for seed in range(seeds):
+            returns = np.array(curve, float) + 0.5 * seed
+            records.append(Record(label, seed, {"step": at, "eval_return": returns}, run={"description": task}))
+    return Table(records)
+
+
+def rise(at: int, height: float = 1000.0) -> list[float]:
+    """Nothing up to a step, in tens of thousands, then a height: of fifty evaluations."""
+    return [0.0] * (at - 1) + [height] * (51 - at)
+
+
+def on_all(**rises: int) -> dict[str, list[float]]:
+    """Each method's rise on all six tasks."""
+    return {f"{task}/{m.replace('_', '-')}": rise(at) for task in TASKS for m, at in rises.items()}
+
+
+ALL = {"made": 10, "icm": 30, "re3": 30, "rnd": 40, "none": 40}
+
+
+def test_claim_23_is_the_mean_over_tasks_of_ratios_of_steps():
+    verdict = dmc_claims.faster(made_up(on_all(**ALL)))
+    assert verdict.holds is True and "re3 3.00 [3.00, 3.00] on 6 tasks (printed 2.6)" in verdict.observed
+    slow = dmc_claims.faster(made_up(on_all(**{**ALL, "re3": 20})))
+    assert slow.holds is False and "re3 2.00" in slow.observed
+    uneven = {**on_all(**{**ALL, "re3": 20}), "hopper_hop/re3": rise(50), "hopper_hop/made": rise(5)}
+    assert "re3 3.33" in dmc_claims.faster(made_up(uneven)).observed, "(5 x 2 + 10) / 6"
+    never = {**on_all(**{**ALL, "re3": 20}), **{f"{task}/re3": [0.0] * 50 for task in TASKS}}
+    bound = dmc_claims.faster(made_up(never))
+    assert bound.holds is True and "at least 5.00" in bound.observed
+    late = {label: rise(25) if label.endswith("/made") else [0.0] * 50 for label in on_all(**ALL)}
+    assert dmc_claims.faster(made_up(late)).holds is None, "at least 2 may be 2.6"
+    part = {label: curve for label, curve in on_all(**ALL).items() if not label.startswith("quadruped")}
+    missing = dmc_claims.faster(made_up(part))
+    assert missing.holds is None and "not run: quadruped_run" in missing.observed and "CURL and DrQ" in missing.observed
+    tuned = {**on_all(**ALL), **{f"hopper_hop/tuned/{m}": rise(at) for m, at in (("made", 10), ("re3", 12))}}
+    assert "own tuned temperature: re3 1.20" in dmc_claims.faster(made_up(tuned)).observed
+
+
+@pytest.mark.parametrize("check", [claim.check for claim in dmc.EXPERIMENT.claims])
+def test_states_few_seeds_and_short_runs_cannot_tell_and_say_so(check):
+    curves = {**on_all(**{**ALL, "rnd-at-made": 20, "made-released": 10}), "pendulum_swingup/re3/printed": rise(40)}
+    states, few = check(made_up(curves, pixels=False)), check(made_up(curves, seeds=3))
+    assert states.holds is None and "from states" in states.observed
+    assert few.holds is None and "3 of 5 seeds" in few.observed
+    assert check(made_up({"walker_run_sparse/none": [1.0]})).holds is None
+
+
+def test_claim_24_takes_both_temperatures_of_re3_and_the_paper_s_judges():
+    task = "pendulum_swingup"
+    curves = {f"{task}/made": rise(3), f"{task}/re3": rise(6), f"{task}/re3/printed": rise(30)}
+    assert dmc_claims.pendulum(made_up(curves)).holds is True
+    assert dmc_claims.pendulum(made_up({**curves, f"{task}/re3/printed": rise(8)})).holds is False
+    assert dmc_claims.pendulum(made_up({**curves, f"{task}/made": rise(4)})).holds is False, "not yet at 30K"
+    never = {**curves, f"{task}/re3/printed": [0.0] * 50}
+    assert dmc_claims.pendulum(made_up(never)).holds is True
+    short = dmc_claims.pendulum(made_up({label: curve[:10] for label, curve in never.items()}, steps=100_000))
+    assert short.holds is None and "reached by 0 of 5 seeds" in short.observed, "300K were not tried"
+
+
+def test_claim_25_wants_a_gap_that_grows():
+    def gap(early: float, late: float) -> Table:
+        return made_up(
+            {
+                "quadruped_run/made": [400.0] * 35 + [400 + early] * 10 + [400 + late] * 5,
+                "quadruped_run/re3": [400.0] * 50,
+            }
+        )
+
+    assert dmc_claims.quadruped(gap(100, 160)).holds is True
+    assert dmc_claims.quadruped(gap(160, 160)).holds is None
+    assert dmc_claims.quadruped(gap(100, 140)).holds is False
+
+
+def test_claim_26_has_two_tasks_above_and_two_alike():
+    fine = {"hopper_hop": 90.0, "walker_run_sparse": 90.0, "cartpole_swingup_sparse": 5.0, "cheetah_run_sparse": -5.0}
+
+    def ends(**changed: float) -> Table:
+        gaps = {**fine, **changed}
+        curves = {f"{task}/made": [300 + x] * 50 for task, x in gaps.items()}
+        return made_up(curves | {f"{task}/re3": [300.0] * 50 for task in gaps})
+
+    assert dmc_claims.clearly_above(ends()).holds is True
+    assert dmc_claims.clearly_above(ends(hopper_hop=-9.0)).holds is False
+    assert dmc_claims.clearly_above(ends(cheetah_run_sparse=99.0)).holds is False, "not comparable"
+    one = {label: [300.0 - 50 * label.endswith("made")] * 50 for label in ("hopper_hop/made", "hopper_hop/re3")}
+    assert dmc_claims.clearly_above(made_up(one)).holds is False, "one task is enough to contradict"
+    assert dmc_claims.clearly_above(made_up(one, steps=200_000)).holds is None
+
+
+def test_claim_27_needs_that_somebody_learns():
+    task = "cartpole_swingup_sparse"
+    curves = {f"{task}/{m}": [0.0] * 10 for m in ("rnd", "icm", "rnd-at-made")}
+    learnt = {**curves, f"{task}/made": rise(41)[-10:]}
+    assert dmc_claims.curiosity_fails(made_up(learnt, steps=100_000)).holds is True
+    assert dmc_claims.curiosity_fails(made_up({**learnt, f"{task}/icm": [200.0] * 10}, steps=100_000)).holds is False
+    assert dmc_claims.curiosity_fails(made_up({**curves, f"{task}/made": [0.0] * 10}, steps=100_000)).holds is None
+
+
+def test_claim_31_and_32_are_against_the_strongest_baseline():
+    base = on_all(icm=30, re3=30, rnd=40) | {f"{task}/none": rise(40, 500) for task in TASKS}  # a weaker one beside
+    worse = base | {f"{task}/made": rise(30, 1100) for task in TASKS}
+    assert (
+        dmc_claims.largest_gain(made_up(worse)).holds is False and dmc_claims.consistent(made_up(worse)).holds is True
+    )
+    once = worse | {"hopper_hop/made": rise(30, 1200)}
+    assert dmc_claims.largest_gain(made_up(once)).holds is True
+    late = worse | {"hopper_hop/made": rise(35, 1100)}
+    assert dmc_claims.consistent(made_up(late)).holds is False
+    alone = {label: curve for label, curve in late.items() if label.startswith("hopper")}
+    assert dmc_claims.consistent(made_up(alone)).holds is False, "one task is enough to contradict"
+    assert dmc_claims.largest_gain(made_up(alone)).holds is None
+    assert dmc_claims.consistent(made_up({label: x for label, x in worse.items() if "hopper" in label})).holds is None
+
+
+def test_claim_36_holds_the_released_bonus_against_rnd_at_its_scale():
+    assert dmc_claims.density_adds(made_up(on_all(made_released=10, rnd_at_made=20))).holds is True
+    assert dmc_claims.density_adds(made_up(on_all(made_released=20, rnd_at_made=10))).holds is False
+    assert dmc_claims.density_adds(made_up(on_all(made_released=20, rnd_at_made=20))).holds is None
+
+
+def test_claim_28_wants_ten_thousand_near_the_best_and_the_best_to_differ():
+    def windows(**of_task: tuple[float, float]) -> Table:
+        return made_up(
+            {
+                f"{task}/made/{w}": [x] * 10
+                for task, xs in of_task.items()
+                for w, x in zip(("1k", "10k"), xs, strict=True)
+            }
+        )
+
+    fine = windows(pendulum_swingup=(400.0, 500.0), hopper_hop=(220.0, 200.0))
+    assert dmc_buffer.ten_thousand_is_reasonable(fine).holds is True
+    bad = windows(pendulum_swingup=(400.0, 500.0), hopper_hop=(300.0, 200.0))
+    assert dmc_buffer.ten_thousand_is_reasonable(bad).holds is False
+    same = windows(pendulum_swingup=(400.0, 500.0), hopper_hop=(180.0, 200.0))
+    assert dmc_buffer.ten_thousand_is_reasonable(same).holds is None
+    one = dmc_buffer.ten_thousand_is_reasonable(windows(hopper_hop=(220.0, 200.0)))
+    assert one.holds is None and "one task" in one.observed
+
+
+def test_steps_are_of_the_environment_and_the_figures_have_a_panel_a_task():
+    table = made_up({**on_all(**ALL), "pendulum_swingup/re3/printed": rise(30), "hopper_hop/tuned/made": rise(5)})
+    assert dmc_study.evaluations(table, "hopper_hop/made")[0][-1] == 500_000
+    drawing, tuned = dmc.draw(table)
+    shown = [ax for ax in drawing.figure.axes if ax.get_visible()]
+    assert [ax.get_title() for ax in shown] == list(TASKS) and "environment steps" in shown[0].get_xlabel()
+    labels = {line.get_label() for ax in shown for line in ax.lines}
+    assert {"RAD", "MADE", "RE3, printed"} <= labels and "10 episodes" in drawing.caption
+    (ax,) = [ax for ax in tuned.figure.axes if ax.get_title() == "hopper_hop"]
+    assert [line.get_label() for line in ax.lines if not str(line.get_label()).startswith("_")] == ["RAD", "MADE"]
+    assert len(dmc.draw(made_up(on_all(**ALL)))) == 1, "without a search there is no figure of it"
