@@ -14,11 +14,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
 from made import trees
-from made.bonuses.replayed import DRAWS, Replayed, window_of
+from made.bonuses.replayed import DRAWS, LastFrame, Replayed, window_of
+from made.bonuses.stored import beside
 from made.core import Agent, Bonus, Environment, Metrics, Spec, Transition
 from made.replay import Drawn, Replay, ReplayState, assemble
 from made.run import Run, learn
 from made.schedules import Constant, Schedule
+
+Draws = tuple[Transition, Transition | None, Array | None]  # a batch, recent steps, where those of the batch stand
+Fresh = tuple[Transition, Array | None]  # steps that came in, and where they stand
 
 
 class Outside(Environment):
@@ -64,8 +68,13 @@ class Learner(eqx.Module):
         """Nothing seen yet. With `on_host` the replay is kept outside, and `improve` is handed what is drawn."""
         k_agent, k_bonus, k_next = jax.random.split(key, 3)
         replay = None if on_host else self.replay.init(self.spec)
-        agent, bonus = self.agent.init(k_agent, self.spec), self.bonus.init(k_bonus, self.spec)
+        agent, bonus = self.agent.init(k_agent, self.spec), self._paying.init(k_bonus, self.spec)
         return LearnerState(agent, bonus, replay, jnp.zeros((), jnp.int32), k_next)
+
+    @property
+    def _paying(self) -> Bonus:
+        """The bonus, with what it can keep beside the replay rather than make anew from what is drawn."""
+        return beside(self.bonus, self.replay.room[0]) if self.replay.streams == 1 else self.bonus
 
     def store(self, state: LearnerState, came: Transition) -> LearnerState:
         """Keep what came in, leaves [T, N, ...], and learn nothing: the steps at random before learning begins."""
@@ -75,11 +84,15 @@ class Learner(eqx.Module):
         return state._replace(replay=jax.lax.scan(lambda replay, step: (push(replay, step), None), replay, came)[0])
 
     def introduce(self, state: LearnerState, rows: int) -> LearnerState:
-        """Show the bonus the last `rows` steps that were stored, as fresh ones: once, when learning begins."""
+        """Show the bonus the last `rows` steps that were stored, as fresh ones: once, when learning begins.
+
+        These should be all that are held, lest the bonus be asked for the pay of steps that it was never shown.
+        """
         key, k_draw, k_bonus = jax.random.split(state.key, 3)
         replay = _on_device(state)
-        batch = self._with(self._draw(replay, k_draw), self.replay.latest(replay, rows))
-        return state._replace(bonus=self.bonus.update(state.bonus, batch, k_bonus)[0], key=key)
+        fresh = self.replay.latest(replay, rows), self._places(replay, rows)
+        batch = self._with(self._draw(replay, k_draw), fresh)
+        return state._replace(bonus=self._paying.update(state.bonus, batch, k_bonus)[0], key=key)
 
     def advance(self, state: LearnerState, came: Transition, updates: int = 1) -> tuple[LearnerState, Metrics]:
         """Store what came in, leaves [T, N, ...], then learn `updates` times; the metrics are means.
@@ -89,11 +102,12 @@ class Learner(eqx.Module):
         state = self.store(state, came)
         replay = _on_device(state)  # read alone from here on, so it stays out of what the loop carries
 
-        def update(state: LearnerState, fresh: Transition) -> tuple[LearnerState, Metrics]:
+        def update(state: LearnerState, fresh: Fresh) -> tuple[LearnerState, Metrics]:
             key, k_draw, k_learn = jax.random.split(state.key, 3)
             return self._learn(state._replace(key=key), self._draw(replay, k_draw), fresh, k_learn)
 
-        state, metrics = _in_turn(update, state._replace(replay=None), came, updates)
+        fresh = came, self._places(replay, came.reward.shape[0])
+        state, metrics = _in_turn(update, state._replace(replay=None), fresh, updates)
         return state._replace(replay=replay), metrics
 
     def improve(
@@ -102,22 +116,34 @@ class Learner(eqx.Module):
         """One update from what a `HostReplay` drew: `batch` steps, and `DRAWS` recent ones where the bonus asks."""
         key, k_learn = jax.random.split(state.key)
         batch, recent = (part and assemble(part, self.replay.stack) for part in drawn)
-        return self._learn(state._replace(key=key), (batch, recent), fresh, k_learn)  # type: ignore[arg-type]
+        return self._learn(state._replace(key=key), (batch, recent, None), (fresh, None), k_learn)  # type: ignore
 
-    def _draw(self, replay: ReplayState, key: Key[Array, ""]) -> tuple[Transition, Transition | None]:
-        """(a batch of the whole replay, recent steps where the bonus learns from them)."""
+    def _draw(self, replay: ReplayState, key: Key[Array, ""]) -> Draws:
+        """A batch of the whole replay, and recent steps where the bonus learns from them: one frame each suffices it
+        where it looks at the last one alone.
+        """
         k_batch, k_recent = jax.random.split(key)
-        batch, window = self.replay.sample(replay, self.batch, k_batch), window_of(self.bonus)
-        return batch, None if window is None else self.replay.sample(replay, DRAWS, k_recent, window)
+        places, window, recent = self.replay.draw(replay, self.batch, k_batch), window_of(self.bonus), None
+        batch = assemble(self.replay.read(replay, *places), self.replay.stack)
+        if window is not None:
+            stack = 1 if isinstance(self.bonus, LastFrame) else self.replay.stack
+            recent = self.replay.draw(replay, DRAWS, k_recent, window)
+            recent = assemble(self.replay.read(replay, *recent, stack), stack)
+        return batch, recent, places[1] % self.replay.room[0]
 
-    def _with(self, drawn: tuple[Transition, Transition | None], fresh: Transition) -> Transition:
-        batch, recent = (part and jax.tree.map(lambda x: x[None], part) for part in drawn)  # [1, B], as a rollout's
-        return batch._replace(extras=Replayed(fresh, batch if recent is None else recent))  # type: ignore[union-attr]
+    def _places(self, replay: ReplayState, rows: int) -> Int[Array, "rows N"]:
+        """Where the last `rows` steps of each stream stand."""
+        number = replay.taken - rows + jnp.arange(rows, dtype=jnp.int32)
+        return jnp.broadcast_to(number[:, None] % self.replay.room[0], (rows, self.replay.streams))
+
+    def _with(self, drawn: Draws, fresh: Fresh) -> Transition:
+        batch, recent, at = jax.tree.map(lambda x: x[None], drawn)  # [1, B], as a rollout's
+        return batch._replace(extras=Replayed(fresh[0], batch if recent is None else recent, at, fresh[1]))
 
     def _learn(
-        self, state: LearnerState, drawn: tuple[Transition, Transition | None], fresh: Transition, key: Key[Array, ""]
+        self, state: LearnerState, drawn: Draws, fresh: Fresh, key: Key[Array, ""]
     ) -> tuple[LearnerState, Metrics]:
-        run = Run(Outside(self.spec), self.agent, self.bonus, self.tau)
+        run = Run(Outside(self.spec), self.agent, self._paying, self.tau)
         agent, bonus, metrics = learn(run, state.agent, state.bonus, self._with(drawn, fresh), state.k + 1, key)
         return state._replace(agent=agent, bonus=bonus, k=state.k + 1), metrics
 
@@ -134,9 +160,9 @@ def _on_device(state: LearnerState) -> ReplayState:
     return state.replay
 
 
-def _in_turn(update: Callable, state: Any, came: Transition, updates: int) -> tuple[Any, Metrics]:
+def _in_turn(update: Callable, state: Any, came: Fresh, updates: int) -> tuple[Any, Metrics]:
     """That many updates, each with its share of what came in."""
-    rows = came.reward.shape[0]
+    rows = came[0].reward.shape[0]
     if updates < 1 or rows % updates:
         raise ValueError(
             f"{rows} new steps cannot be shared out over {updates} updates: take a number of updates that divides the "
@@ -166,9 +192,21 @@ def programs(learner: Learner, lanes: bool = False, level: int | None = None) ->
     Lanes suit vectors. Convolutions with other weights in each lane become grouped ones, which are slow: with pixels
     let each seed have a state of its own and call the same programs in turn. `level` is how hard the compiler tries.
     """
-    many = jax.vmap if lanes else lambda fn: fn
     options: dict[str, Any] = {} if level is None else {"xla_backend_optimization_level": level}
-    compiled = functools.partial(jax.jit, compiler_options=options or None)
+    compiled, pure = functools.partial(jax.jit, compiler_options=options or None), functions(learner, lanes)
+    return Programs(
+        compiled(pure.start),
+        compiled(pure.store, donate_argnums=0),
+        compiled(pure.introduce, static_argnums=1, donate_argnums=0),
+        compiled(pure.advance, static_argnums=2, donate_argnums=0),
+        compiled(pure.act),
+        compiled(pure.best),
+    )
+
+
+def functions(learner: Learner, lanes: bool = False) -> Programs:
+    """The same calls, not compiled: for whoever compiles something around them."""
+    many = jax.vmap if lanes else lambda fn: fn
 
     def introduce(state, rows):
         return many(lambda state: learner.introduce(state, rows))(state)
@@ -176,11 +214,7 @@ def programs(learner: Learner, lanes: bool = False, level: int | None = None) ->
     def advance(state, came, updates=1):
         return many(lambda state, came: learner.advance(state, came, updates))(state, came)
 
-    return Programs(
-        compiled(many(learner.start)),
-        compiled(many(learner.store), donate_argnums=0),
-        compiled(introduce, static_argnums=1, donate_argnums=0),
-        compiled(advance, static_argnums=2, donate_argnums=0),
-        compiled(many(learner.act)),
-        compiled(many(lambda agent, obs, key: learner.act(agent, obs, key, explore=False))),
-    )
+    def best(agent, obs, key):
+        return learner.act(agent, obs, key, explore=False)
+
+    return Programs(many(learner.start), many(learner.store), introduce, advance, many(learner.act), many(best))

@@ -148,18 +148,28 @@ class Replay(eqx.Module):
 
     def sample(self, state: ReplayState, n: int, key: Key[Array, ""], window: Array | int | None = None) -> Transition:
         """n steps drawn evenly with replacement, leaves [n, ...]. It must not be empty."""
+        return assemble(self.read(state, *self.draw(state, n, key, window)), self.stack)
+
+    def draw(
+        self, state: ReplayState, n: int, key: Key[Array, ""], window: Array | int | None = None
+    ) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
+        """(stream, number) of n steps drawn evenly with replacement, for `read`."""
         index = jax.random.randint(key, (n,), 0, jnp.maximum(self.size(state, window), 1))
-        return assemble(self.take(state, index, window), self.stack)
+        return self._numbered(state, index, window)
 
     def take(
         self, state: ReplayState, index: Int[Array | np.ndarray, "*b"], window: Array | int | None = None
     ) -> Drawn:
         """The steps of those numbers below `size`: the latest of the first stream is 0, the one before it 1, ..."""
+        return self.read(state, *self._numbered(state, index, window))
+
+    def _numbered(self, state: ReplayState, index: Any, window: Any) -> tuple[Any, Any]:
+        """(stream, number counted from the very first) of such steps."""
         xp = _module(state)
         ends = xp.cumsum(self._held(state, window))
         stream = xp.minimum(xp.searchsorted(ends, index, side="right"), self.streams - 1)
         back = index - xp.where(stream > 0, ends[stream - 1], 0)
-        return self.read(state, stream, state.taken - 1 - back)
+        return stream, state.taken - 1 - back
 
     def latest(self, state: ReplayState, rows: int) -> Transition:
         """The last `rows` steps of every stream, oldest first, leaves [rows, N, ...]. So many must be held."""
@@ -168,12 +178,16 @@ class Replay(eqx.Module):
         return assemble(self.read(state, stream, number), self.stack)
 
     def read(
-        self, state: ReplayState, stream: Int[Array | np.ndarray, "*b"], number: Int[Array | np.ndarray, "*b"]
+        self,
+        state: ReplayState,
+        stream: Int[Array | np.ndarray, "*b"],
+        number: Int[Array | np.ndarray, "*b"],
+        stack: int | None = None,
     ) -> Drawn:
-        """The steps of those numbers, counted from the very first of their streams."""
+        """The steps of those numbers, counted from the very first of their streams; stacks may be asked for lower."""
         xp, (c, f) = _module(state), self.room
         slot = number % c
-        back = xp.minimum(xp.arange(self.stack - 1, -1, -1), state.age[stream, slot][..., None])
+        back = xp.minimum(xp.arange((stack or self.stack) - 1, -1, -1), state.age[stream, slot][..., None])
         at = state.at[stream, slot][..., None]
         frames = xp.concatenate([at - back, at + 1], -1) % f
         take = lambda kept: kept[stream[..., None], frames]  # noqa: E731

@@ -1,7 +1,8 @@
 """A state on disk: one safetensors file whose header holds a JSON manifest of what it is the state of.
 
 Nothing that is read is executed. A file is written whole under another name and then renamed, and it is never
-overwritten unless that is asked for.
+overwritten unless that is asked for. Arrays are hashed and written piece by piece, so that a replay of gigabytes on a
+device needs no room for itself on the host.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ import importlib.metadata
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as to_bytes
 
 from made.core import Space, Spec
 from made.describe import describe
 
 FORMAT, VERSION = "made-bonus", 1
 _KEY = "made"  # of the header's metadata
+
+_PIECE = 1 << 26  # bytes that are on their way at once
+# What safetensors calls each type, in the order in which it lays arrays out: the wider first, so that all are aligned.
+_TYPES = {"uint64": "U64", "int64": "I64", "float64": "F64", "float32": "F32", "uint32": "U32", "int32": "I32"}
+_TYPES |= {"bfloat16": "BF16", "float16": "F16", "uint16": "U16", "int16": "I16", "int8": "I8", "uint8": "U8"}
+_TYPES |= {"bool": "BOOL"}
 
 Arrays = dict[str, np.ndarray]
 
@@ -64,12 +70,22 @@ def flat(tree: PyTree) -> Arrays:
     return {jax.tree_util.keystr(path): _numbers(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
+def where_they_are(tree: PyTree) -> dict[str, Any]:
+    """The same without a copy: what is on a device stays there, to be written by `save` before anything changes."""
+    named = {jax.tree_util.keystr(path): _array(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+    return {name: jax.random.key_data(x) if _is_key(x) else x for name, x in named.items()}
+
+
 def _is_key(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
+def _array(x: Any) -> Any:
+    return x if hasattr(x, "dtype") else np.asarray(x)
+
+
 def _numbers(x: Any) -> np.ndarray:
-    x = x if hasattr(x, "dtype") else np.asarray(x)
+    x = _array(x)
     return np.array(jax.random.key_data(x) if _is_key(x) else x, order="C")
 
 
@@ -100,18 +116,19 @@ def _fitting(new: np.ndarray, old: Any, name: str, free: int) -> Any:
     return jax.random.wrap_key_data(jnp.array(new), impl=jax.random.key_impl(old)) if _is_key(old) else jnp.array(new)
 
 
-def save(path: str | os.PathLike, arrays: Arrays, manifest: Mapping[str, Any], overwrite: bool = False) -> Path:
-    """Write the arrays and what they are; whole or not at all."""
+def save(
+    path: str | os.PathLike, arrays: Mapping[str, Any], manifest: Mapping[str, Any], overwrite: bool = False
+) -> Path:
+    """Write the arrays, of NumPy or of JAX, and what they are; whole or not at all."""
     path = Path(path)
     if path.exists() and not overwrite:
         raise ValueError(f"{path} is there already: pass overwrite=True to replace it, or choose another name.")
     header = {**manifest, "sha256": _digest(arrays)}
-    content = to_bytes(arrays, metadata={_KEY: json.dumps(header, sort_keys=True)})
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            _write(file, arrays, {_KEY: json.dumps(header, sort_keys=True)})
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
@@ -120,6 +137,42 @@ def save(path: str | os.PathLike, arrays: Arrays, manifest: Mapping[str, Any], o
         Path(name).unlink(missing_ok=True)
         raise
     return path
+
+
+def _write(file: Any, arrays: Mapping[str, Any], metadata: dict[str, str]) -> None:
+    """The file as safetensors lays it out: the length of the header, the header, then array after array."""
+    ranks, names, end = list(_TYPES), list(arrays), 0
+    odd = [name for name in names if str(arrays[name].dtype) not in _TYPES]
+    if odd:
+        raise ValueError(f"{odd[0]} is an array of {arrays[odd[0]].dtype}, which a safetensors file cannot hold.")
+    names.sort(key=lambda name: (ranks.index(str(arrays[name].dtype)), name))
+    header: dict[str, Any] = {"__metadata__": metadata}
+    for name in names:
+        begin, end = end, end + arrays[name].nbytes
+        kind, shape = _TYPES[str(arrays[name].dtype)], list(arrays[name].shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+    told = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    told += b" " * (-len(told) % 8)
+    file.write(len(told).to_bytes(8, "little") + told)
+    for name in names:
+        for piece in _pieces(arrays[name]):
+            file.write(piece)
+
+
+def _pieces(x: Any) -> Iterator[memoryview]:
+    """The bytes of an array in order. A large one on a device is fetched a piece at a time, and none of it is kept."""
+    if not isinstance(x, jax.Array) or x.nbytes <= _PIECE:
+        yield _bytes(np.asarray(x))
+        return
+    axis = next(i for i, n in enumerate(x.shape) if n > 1)
+    rows = max(1, _PIECE * x.shape[axis] // x.nbytes)
+    for begin in range(0, x.shape[axis], rows):
+        some = jax.lax.dynamic_slice_in_dim(x, begin, min(rows, x.shape[axis] - begin), axis)
+        yield _bytes(np.asarray(some))
+
+
+def _bytes(x: np.ndarray) -> memoryview:
+    return memoryview(np.ascontiguousarray(x).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
 def _place(name: str, path: Path) -> None:
@@ -154,11 +207,12 @@ def load(path: str | os.PathLike, format: str = FORMAT) -> tuple[Arrays, dict[st
     return arrays, header
 
 
-def _digest(arrays: Arrays) -> str:
+def _digest(arrays: Mapping[str, Any]) -> str:
     digest = hashlib.sha256()
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+        for piece in _pieces(arrays[name]):
+            digest.update(piece)
     return digest.hexdigest()
 
 

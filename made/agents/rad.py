@@ -64,7 +64,7 @@ class RAD(Agent):
 
     @property
     def dtype(self):
-        """What products are computed in."""
+        """What the encoder computes in."""
         return jnp.dtype(self.layout.precision)
 
     def act(self, state, carry, obs, goal, key, *, explore=True):

@@ -1,7 +1,7 @@
 """The networks of RAD and SAC: an encoder of pixels, a tanh-normal actor, two Q functions.
 
-They work on batches, channels last, the layout that convolutions on a GPU prefer. Parameters are float32; products
-may be computed in bfloat16.
+They work on batches, channels last, the layout that convolutions on a GPU prefer. Parameters are float32. The encoder
+may work in bfloat16, whose products nearly all of the time goes into; what comes after it, and all sums, stay float32.
 """
 
 import math
@@ -33,7 +33,7 @@ class Layout(eqx.Module):
     width: int = eqx.field(static=True, default=1024)
     depth: int = eqx.field(static=True, default=2)
     crop: int = eqx.field(static=True, default=84)  # pixels a side of what the encoder sees
-    precision: str = eqx.field(static=True, default="float32")  # or "bfloat16": of the products
+    precision: str = eqx.field(static=True, default="float32")  # or "bfloat16": of the encoder
 
     def __check_init__(self):
         if self.encoder not in ("pixels", "state") or self.precision not in ("float32", "bfloat16"):
@@ -54,8 +54,30 @@ class Dense(eqx.Module):
     def __init__(self, inputs: int, outputs: int, *, key: Key[Array, ""]):
         self.weight, self.bias = orthonormal(key, (inputs, outputs)), jnp.zeros(outputs)
 
-    def __call__(self, x: Float[Array, "*b i"], dtype: Any) -> Float[Array, "*b o"]:
-        return (x.astype(dtype) @ self.weight.astype(dtype)).astype(jnp.float32) + self.bias
+    def __call__(self, x: Float[Array, "*b i"], dtype: Any = jnp.float32) -> Float[Array, "*b o"]:
+        return (x @ self.weight if dtype == jnp.float32 else rounded_product(x.astype(dtype), self.weight)) + self.bias
+
+
+@jax.custom_vjp
+def rounded_product(x: Float[Array, "b i"], weight: Float[Array, "i o"]) -> Float[Array, "b o"]:
+    """x W with W as x's type, added up and given in float32; so are its slopes, of what comes back as x's type.
+
+    Left to itself, JAX would multiply a float32 slope by the rounded factors: as slow as float32, and no more exact.
+    """
+    return jnp.matmul(x, weight.astype(x.dtype), preferred_element_type=jnp.float32)
+
+
+def _product_and_factors(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
+    return rounded_product(x, weight), (x, weight)
+
+
+def _slopes(factors: tuple[Array, Array], slope: Array) -> tuple[Array, Array]:
+    x, weight = factors
+    slope = slope.astype(x.dtype)
+    return slope @ weight.astype(x.dtype).T, jnp.matmul(x.T, slope, preferred_element_type=jnp.float32)
+
+
+rounded_product.defvjp(_product_and_factors, _slopes)
 
 
 class MLP(eqx.Module):
@@ -68,14 +90,17 @@ class MLP(eqx.Module):
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = tuple(Dense(i, o, key=k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False))
 
-    def __call__(self, x: Float[Array, "*b i"], dtype: Any) -> Float[Array, "*b o"]:
+    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
         for layer in self.layers[:-1]:
-            x = jax.nn.relu(layer(x, dtype))
-        return self.layers[-1](x, dtype)
+            x = jax.nn.relu(layer(x))
+        return self.layers[-1](x)
 
 
 class Convolutions(eqx.Module):
-    """Convolutions 3x3 with strides 2, 1, 1, 1 and a relu after each, flattened; bytes in, as shares of 255."""
+    """Convolutions 3x3 with strides 2, 1, 1, 1 and a relu after each, flattened; bytes in, as shares of 255.
+
+    The 255 divides the first weights in place of the pixels: bytes are exact in bfloat16, their shares are not.
+    """
 
     weights: tuple[Float[Array, "k k i o"], ...]
     biases: tuple[Float[Array, " o"], ...]
@@ -91,8 +116,8 @@ class Convolutions(eqx.Module):
         self.biases = tuple(jnp.zeros(layout.channels) for _ in STRIDES)
 
     def __call__(self, images: UInt8[Array, "b h w c"], dtype: Any) -> Float[Array, "b n"]:
-        x = images.astype(dtype) / 255
-        for weight, bias, stride in zip(self.weights, self.biases, STRIDES, strict=True):
+        x, weights = images.astype(dtype), (self.weights[0] / 255, *self.weights[1:])
+        for weight, bias, stride in zip(weights, self.biases, STRIDES, strict=True):
             x = jax.lax.conv_general_dilated(
                 x, weight.astype(dtype), (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
             )
@@ -132,7 +157,7 @@ class Actor(eqx.Module):
 
     def __call__(self, seen: Float[Array, "b n"], dtype: Any) -> Policy:
         x = seen if self.trunk is None else self.trunk(seen, dtype)
-        mean, log_std = jnp.split(self.head(x, dtype), 2, -1)
+        mean, log_std = jnp.split(self.head(x), 2, -1)
         low, high = LOG_STD
         return Policy(mean, low + 0.5 * (high - low) * (jnp.tanh(log_std) + 1))
 
@@ -152,7 +177,7 @@ class Critic(eqx.Module):
         """Q_1 and Q_2 of what was seen."""
         x = seen if self.trunk is None else self.trunk(seen, dtype)
         x = jnp.concatenate([x, action], -1)
-        return jnp.stack([head(x, dtype)[..., 0] for head in self.heads])
+        return jnp.stack([head(x)[..., 0] for head in self.heads])
 
 
 def networks(layout: Layout, spec: Spec, key: Key[Array, ""]) -> tuple[Critic, Actor]:

@@ -47,11 +47,19 @@ def _train() -> Iterator[Measure]:
     yield from train.measures()
 
 
+def _control() -> Iterator[Measure]:
+    """RAD on DeepMind Control: an update with each bonus, RE3's search, bytes of a replay, minutes of a run."""
+    from made.bench import control
+
+    yield from control.measures()
+
+
 BENCHES: dict[str, Callable[[], Iterator[Measure]]] = {
     "tabular": _tabular,
     "grids": _grids,
     "bonuses": _bonuses,
     "train": _train,
+    "control": _control,
 }
 
 

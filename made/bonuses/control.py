@@ -15,6 +15,7 @@ from made.bonuses.released import DividedByDeviation, ReleasedRND, made_released
 from made.bonuses.released_vae import ReleasedVAE
 from made.bonuses.replayed import LastFrame, fed
 from made.bonuses.rnd import RND
+from made.bonuses.stored import StoredRND
 from made.core import Bonus, Density
 from made.describe import suggest
 from made.learning import Fit
@@ -48,19 +49,27 @@ class Levelled(Density):
         return LevelledState(inner, mean), {**metrics, "factor/level": mean}
 
 
-def _rnd() -> ReleasedRND:
-    """The cover of the release, trained on the whole batch that the agent learns from."""
-    return ReleasedRND(Fit(learning_rate=2e-4, clip=1e9))
+def _rnd(pixels: bool) -> Bonus:
+    """The cover of the release, trained on the whole batch that the agent learns from; features of images are kept."""
+    rnd = ReleasedRND(Fit(learning_rate=2e-4, clip=1e9))
+    return StoredRND(rnd) if pixels else rnd
+
+
+def _made(pixels: bool) -> MADE:
+    """The deep reward. Entries of a vector have scales of their own; of images the cover is that of "rnd", whose errors
+    on fixed features are small and are brought to a known scale, as the release's factor is.
+    """
+    return MADE.deep(cover=Normalised(_rnd(pixels)) if pixels else RND(normalise=True))
 
 
 CONTROL_BONUSES: dict[str, Callable[[bool], Bonus]] = {  # with pixels or with vectors
     "none": lambda pixels: NoBonus(),
-    "rnd": lambda pixels: Normalised(_rnd()),
+    "rnd": lambda pixels: Normalised(_rnd(pixels)),
     "icm": lambda pixels: ICM(fit=Fit(learning_rate=2e-4)),
     "re3": lambda pixels: Normalised(RE3(embedding=50, capacity=100_000, released=True)),
-    "made": lambda pixels: MADE.deep(cover=RND(normalise=not pixels)),  # entries of a vector have scales of their own
-    "made-released": lambda pixels: made_released(cover=_rnd()),
-    "rnd-at-made": lambda pixels: MADE(_rnd(), Levelled(DividedByDeviation(ReleasedVAE()))),
+    "made": _made,
+    "made-released": lambda pixels: made_released(cover=_rnd(pixels)),
+    "rnd-at-made": lambda pixels: MADE(_rnd(pixels), Levelled(DividedByDeviation(ReleasedVAE()))),
 }
 
 

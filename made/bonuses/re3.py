@@ -12,7 +12,7 @@ from made import rings, trees
 from made.bonuses.embedding import Embedding, check_on
 from made.bonuses.likelihood import outline
 from made.bonuses.released import RandomEncoder
-from made.core import Bonus, EpisodeMemory, NoMemory
+from made.core import Bonus, EpisodeMemory, NoMemory, Transition
 
 CACHED, LAUNCHED = 64**2, 128**2  # others at a time: as a cache holds on a CPU, as keep a GPU busy; squares: `largest`
 
@@ -70,12 +70,19 @@ class RE3(Bonus):
         return RE3State(encoder, rings.empty(jnp.zeros(self.embedding), self.capacity))
 
     def reward(self, state, batch, *, value=None):
-        points = trees.over_leading(state.encoder, batch.reward.ndim)(getattr(batch, self.on))
-        points = points.reshape(-1, self.embedding)
+        return self.paid(state, self.points(state, batch))
+
+    def points(self, state: RE3State, batch: Transition) -> Float[Array, "*b d"]:
+        """The embeddings of a batch."""
+        return trees.over_leading(state.encoder, batch.reward.ndim)(getattr(batch, self.on))
+
+    def paid(self, state: RE3State, points: Float[Array, "*b d"]) -> Float[Array, "*b"]:
+        """What those embeddings are paid."""
+        shape, points = points.shape[:-1], points.reshape(-1, self.embedding)
         block = self.block or (CACHED if jax.default_backend() == "cpu" else LAUNCHED)
         far = lambda some: distances(state.ring, some, self.k, block)  # noqa: E731
         found = jnp.concatenate([far(points[i : i + self.chunk]) for i in range(0, points.shape[0], self.chunk)])
-        return (jnp.log1p(found) if self.log else found).reshape(batch.reward.shape)
+        return (jnp.log1p(found) if self.log else found).reshape(shape)
 
     def update(self, state, batch, key):
         points = jax.vmap(state.encoder)(trees.flatten_leading(getattr(batch, self.on), 2))

@@ -9,7 +9,7 @@ import dataclasses
 from typing import NamedTuple
 
 import jax
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from made.bonuses.combine import Repaid
 from made.bonuses.count import Bernstein, Count
@@ -28,6 +28,8 @@ class Replayed(NamedTuple):
 
     fresh: Transition  # [T, N] the steps since the update before
     recent: Transition  # [1, DRAWS] drawn evenly from the last `window` steps
+    at: Int[Array, "1 B"] | None = None  # where in the replay the steps of the batch stand, where that is known
+    new: Int[Array, "T N"] | None = None  # the same of the fresh ones
 
 
 def fresh_of(batch: Transition) -> Transition:
@@ -146,6 +148,6 @@ class LastFrame(Repaid):
 def _cut(batch: Transition) -> Transition:
     extras = batch.extras
     if isinstance(extras, Replayed):
-        extras = Replayed(_cut(extras.fresh), _cut(extras.recent))
+        extras = extras._replace(fresh=_cut(extras.fresh), recent=_cut(extras.recent))
     last = lambda x: x[..., -FRAME:]  # noqa: E731
     return batch._replace(obs=last(batch.obs), next_obs=last(batch.next_obs), extras=extras)

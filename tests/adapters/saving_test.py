@@ -6,6 +6,8 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save as to_bytes
 from safetensors.numpy import save_file
 
 from made import saving
@@ -169,3 +171,32 @@ def test_tables_rings_and_keys_survive(tmp_path):
     hosts[1].load(tmp_path / "b")
     assert equal(*(saving.flat(host.tree()) for host in hosts))
     assert jax.random.key_impl(hosts[1].key) == jax.random.key_impl(hosts[0].key)
+
+
+def test_the_file_is_the_one_that_safetensors_writes_whatever_the_arrays_are(tmp_path, monkeypatch):
+    """In pieces of a few bytes, from NumPy or from a device, with all kinds of numbers and an empty array."""
+    monkeypatch.setattr(saving, "_PIECE", 10)
+    kinds = ("bool", "uint8", "int8", "float16", "int32", "uint32", "float32", "float64", "int64")
+    given = {f"{kind}é": np.arange(24).reshape(1, 2, 12).astype(kind) for kind in kinds}
+    given |= {
+        "empty": np.zeros((0, 3), np.float32),
+        "one": np.float32(3).reshape(()),
+        "turned": np.arange(6.0).reshape(2, 3).T,
+    }
+    saving.save(tmp_path / "one", given, {"format": "x", "version": saving.VERSION})
+    arrays, header = saving.load(tmp_path / "one", "x")
+    assert equal(arrays, given) and header["format"] == "x"
+    text = safe_open(tmp_path / "one", "numpy").metadata()
+    dense = {name: np.ascontiguousarray(x).reshape(x.shape) for name, x in given.items()}
+    assert (tmp_path / "one").read_bytes() == to_bytes(dense, metadata=text)
+    on_device = {name: jax.numpy.asarray(x) if x.itemsize < 8 else x for name, x in given.items()}
+    saving.save(tmp_path / "two", on_device, {"format": "x", "version": saving.VERSION})
+    assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
+    with pytest.raises(ValueError, match="array of complex64"):
+        saving.save(tmp_path / "three", {"a": np.zeros(2, np.complex64)}, {})
+
+
+def test_nothing_is_copied_to_name_what_is_on_a_device():
+    tree = {"key": jax.random.key(3), "x": jax.numpy.arange(3), "host": np.arange(2)}
+    named, copied = saving.where_they_are(tree), saving.flat(tree)
+    assert named["['x']"] is tree["x"] and named["['host']"] is tree["host"] and equal(copied, named)

@@ -192,7 +192,7 @@ def test_every_bonus_of_control_fits_a_learner(name, pixels):
 def test_recent_steps_are_drawn_from_the_window_that_the_density_names():
     learner = Learner(STATE, SAC, MADE(rnd(), Standardised(Recent(Tally(), window=4))), replay=Replay(40), batch=16)
     replay = begun().replay
-    batch, recent = quick(learner._draw)(replay, jax.random.key(0))
+    batch, recent, _ = quick(learner._draw)(replay, jax.random.key(0))
     latest = steps(30).reward[-4:, 0]
     assert recent.reward.shape == (DRAWS,) and set(recent.reward.tolist()) == set(latest.tolist())
     assert not set(batch.reward.tolist()) <= set(latest.tolist())
