@@ -6,7 +6,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Key, PyTree
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from made import trees
 from made.agents.uniform import Uniform
@@ -17,13 +17,15 @@ from made.bonuses.made import MADE
 from made.bonuses.re3 import RE3
 from made.bonuses.released import ReleasedRND, made_released
 from made.bonuses.released_vae import ReleasedVAE
-from made.bonuses.replayed import DRAWS, Replayed, fed, window_of
+from made.bonuses.replayed import DRAWS, FreshDensity, Replayed, fed, window_of
+from made.bonuses.replayed import Fresh as Once
 from made.core import Agent, Bonus, Environment, Metrics, Transition
 from made.describe import suggest
 from made.learning import Fit
-from made.off_policy import Learner, LearnerState
+from made.off_policy import Draws, Fresh, Learner, LearnerState
 from made.rollout import begin, refill, rollout
 from made.run import Run, RunState, episode_metrics, start
+from made.schedules import Schedule
 from made.sequences import Sequences, SequencesState
 from made.trial import Trial
 
@@ -72,16 +74,43 @@ class SequenceLearner(Learner):
     replay: Sequences = Sequences()  # type: ignore[assignment]
     batch: int = eqx.field(static=True, default=50)
 
-    def _draw(self, replay: SequencesState, key: Key[Array, ""]) -> tuple[Transition, Transition | None]:  # type: ignore[override]
+    @property
+    def _paying(self) -> Bonus:
+        return self.bonus
+
+    def _places(self, replay: SequencesState, rows: int) -> None:  # type: ignore[override]
+        """Nothing is kept beside a replay of sequences, so nobody asks where its steps stand."""
+
+    def _draw(self, replay: SequencesState, key: Key[Array, ""]) -> Draws:  # type: ignore[override]
         k_batch, k_recent = jax.random.split(key)
         batch, window = self.replay.sample(replay, self.batch, k_batch), window_of(self.bonus)
-        return batch, None if window is None else self.replay.recent(replay, DRAWS, k_recent, window)
+        recent = None if window is None else self.replay.recent(replay, DRAWS, k_recent, window)
+        return batch, recent, None
 
-    def _with(self, drawn: tuple[Transition, Transition | None], fresh: Transition) -> Transition:
-        batch, recent = drawn
+    def _with(self, drawn: Draws, fresh: Fresh) -> Transition:
+        batch, recent, _ = drawn
         if recent is not None and recent.reward.ndim == 1:  # from a replay on the host
             recent = jax.tree.map(lambda x: x[None], recent)
-        return batch._replace(extras=Replayed(fresh, batch if recent is None else recent))
+        return batch._replace(extras=Replayed(fresh[0], batch if recent is None else recent))
+
+    def study(self, state: LearnerState, updates: int, rows: int = 0) -> tuple[LearnerState, Metrics]:
+        """Learn `updates` times from what is stored; the metrics are means.
+
+        Each update takes its share of the last `rows` steps as fresh, so `updates` must divide them. None are needed
+        where no part of the bonus takes in every step once (`takes_fresh`).
+        """
+        if not rows and takes_fresh(self.bonus):
+            raise ValueError("A part of this bonus takes in every step once: say how many are new, rows=...")
+        replay: SequencesState = state.replay  # type: ignore[assignment]
+
+        def update(state: LearnerState, fresh: Transition | None) -> tuple[LearnerState, Metrics]:
+            key, k_draw, k_learn = jax.random.split(state.key, 3)
+            drawn = self._draw(replay, k_draw)
+            return self._learn(state._replace(key=key), drawn, (drawn[0] if fresh is None else fresh, None), k_learn)
+
+        shares = shared_out(self.replay.latest(replay, rows), updates) if rows else None
+        state, metrics = jax.lax.scan(update, state._replace(replay=None), shares, updates)
+        return state._replace(replay=replay), jax.tree.map(lambda x: jnp.nanmean(x, 0), metrics)  # type: ignore[arg-type]
 
     def decide(
         self,
@@ -103,11 +132,46 @@ class SequenceLearner(Learner):
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *x.shape)), self.agent.carry(self.spec))
 
 
+def takes_fresh(bonus: Bonus) -> bool:
+    """Whether some part of a bonus takes in every step once, when it is fresh.
+
+    >>> takes_fresh(dreaming_bonus("made")), takes_fresh(fed(RE3()))
+    (False, True)
+    """
+    once = lambda x: isinstance(x, Once | FreshDensity)  # noqa: E731
+    return any(once(part) for part in jax.tree.leaves(bonus, is_leaf=once))
+
+
+def shared_out(came: Transition, updates: int) -> Transition:
+    """Steps [T, ...] as shares of so many updates, [updates, T / updates, ...]."""
+    rows = came.reward.shape[0]
+    if rows % updates:
+        raise ValueError(
+            f"{rows} new steps cannot be shared out over {updates} updates: take a number of updates that divides the "
+            "number of steps."
+        )
+    return jax.tree.map(lambda x: x.reshape(updates, rows // updates, *x.shape[1:]), came)
+
+
 class DreamingState(NamedTuple):
-    """Everything of a run that changes; `run.k` counts updates."""
+    """Everything of a run that changes; `run.k` counts updates and `k` iterations."""
 
     run: RunState
     replay: SequencesState
+    k: Int[Array, ""]
+
+    @property
+    def env(self) -> Environment:
+        """The environment as it was settled, and below what acts in it, as the state of any other run has them."""
+        return self.run.env
+
+    @property
+    def agent(self) -> PyTree:
+        return self.run.agent
+
+    @property
+    def bonus(self) -> PyTree:
+        return self.run.bonus
 
 
 class Dreaming(Trial):
@@ -115,7 +179,8 @@ class Dreaming(Trial):
 
     One iteration takes `run.unroll` steps of each of `run.n_envs` environments and then learns `updates` times from
     `batch` windows each; `updates` must divide `run.unroll`. Before the first, `prefill` steps of each environment are
-    taken at random. Dreamer v1 has 100 updates after 500 steps of one environment, and 2500 steps at random.
+    taken at random. Dreamer v1 has 100 updates after 500 steps of one environment, and 2500 steps at random. The
+    length of a run is told here, not by its `run`.
 
     trial = Dreaming(Run(grid, Dreamer(ends=True), RND(), n_envs=8, unroll=100), Sequences(Replay(20_000, streams=8)))
     """
@@ -125,6 +190,9 @@ class Dreaming(Trial):
     batch: int = eqx.field(static=True, default=50)
     updates: int = eqx.field(static=True, default=100)
     prefill: int = eqx.field(static=True, default=2500)
+    iterations: int = eqx.field(static=True, default=1000)
+    every: int = eqx.field(static=True, default=10)
+    episodes: int = eqx.field(static=True, default=32)  # of one evaluation
 
     def __check_init__(self):
         run, streams = self.run, self.replay.steps.streams
@@ -145,12 +213,29 @@ class Dreaming(Trial):
             )
 
     @property
-    def iterations(self) -> int:  # type: ignore[override]
-        return self.run.iterations
+    def env(self) -> Environment:
+        """What other runs have as fields of their own, here and below."""
+        return self.run.env
 
     @property
-    def every(self) -> int:  # type: ignore[override]
-        return self.run.every
+    def agent(self) -> Agent:
+        return self.run.agent
+
+    @property
+    def bonus(self) -> Bonus:
+        return self.run.bonus
+
+    @property
+    def tau(self) -> Schedule:
+        return self.run.tau
+
+    @property
+    def n_envs(self) -> int:
+        return self.run.n_envs
+
+    @property
+    def unroll(self) -> int:
+        return self.run.unroll
 
     def learner(self, env: Environment) -> SequenceLearner:
         """The learner of this run."""
@@ -168,7 +253,8 @@ class Dreaming(Trial):
             self.prefill, k_roll, reserve=state.reserve,
         )  # fmt: skip
         replay = jax.lax.scan(lambda held, step: (self.replay.push(held, step), None), replay, rolled.batch)[0]
-        return DreamingState(state._replace(streams=rolled.streams, reserve=rolled.reserve), replay)
+        state = state._replace(streams=rolled.streams, reserve=rolled.reserve)
+        return DreamingState(state, replay, jnp.zeros((), jnp.int32))
 
     def advance(self, state: DreamingState) -> tuple[DreamingState, Metrics]:
         run, before = self.run, state.run
@@ -184,7 +270,8 @@ class Dreaming(Trial):
             w.update(seen, rolled.batch, known.k) for w, seen in zip(run.watches, before.watched, strict=True)
         )
         after = RunState(before.env, known.agent, known.bonus, rolled.streams, reserve, watched, known.k, key)
-        return DreamingState(after, known.replay), {**episode_metrics(rolled.ended), **metrics}  # type: ignore[arg-type]
+        after = DreamingState(after, known.replay, state.k + 1)  # type: ignore[arg-type]
+        return after, {**episode_metrics(rolled.ended), **metrics}
 
     def snapshot(self, state: DreamingState) -> dict[str, Array]:
         return self.run.snapshot(state.run)

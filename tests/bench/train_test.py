@@ -21,9 +21,10 @@ def test_costs_set_each_bonus_beside_the_run_without_one(monkeypatch):
     programs = {"": "no bonus", "MADE": "made", "MADE on an RND of width 64": "narrow"}
     took = {"no bonus": 0.1, "made": 0.2, "narrow": 0.125}
     monkeypatch.setattr(train, "seconds", lambda programs: [took[one] for one in programs])
-    whole, narrow = train.costs(CASE, programs, "here")  # type: ignore[arg-type]
+    whole, narrow = train.costs(CASE, programs, "here", asked_for=True)  # type: ignore[arg-type]
     assert (whole.value, whole.baseline, whole.met) == (200, 100, False) and whole.ratio == pytest.approx(0.5)
     assert (narrow.value, narrow.baseline, narrow.met) == (125, 100, True) and narrow.ratio == pytest.approx(0.8)
+    assert {row.met for row in train.costs(CASE, programs, "here", asked_for=False)} == {None}  # type: ignore[arg-type]
     assert "width 64" in narrow.name and narrow.name.endswith("small network, 1 lane")
 
 
