@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from made.bonuses import VAE, HashedRecentCounts, Standardised, made_released
+from made.bonuses import VAE, HashedRecentCounts, Standardised
 from made.bonuses.arrival import Arrivals
 from made.bonuses.calibrated import Calibrated
 from made.bonuses.family import Family
@@ -34,9 +34,8 @@ def variants(gated: bool, scale: Scale) -> dict[str, Bonus]:
     found["o', 10k"] = Family(**point, recent=counts(DEFAULT, 1.0))
     found["(o, a) alone, 10k"] = Family(**point, novelty=0.0, recent=counts(DEFAULT))
     if scale != Scale.SMOKE:  # two more programs to compile
-        theirs = made_released()
         found["VAE, 10k"] = Family(**point, recent=Standardised(VAE(DEFAULT, capacity=DEFAULT)))
-        found["released"] = Family(**point, cover=theirs.cover, recent=theirs.recent)
+        found["released"] = shared.released(float(gated))
     return found
 
 

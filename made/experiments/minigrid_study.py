@@ -16,8 +16,9 @@ from made.agents.impala import IMPALA
 from made.agents.impala_nets import LAYOUTS, Layout
 from made.bonuses.amigo import AMIGo
 from made.bonuses.calibrated import Calibrated
-from made.bonuses.family import FAMILY
+from made.bonuses.family import FAMILY, Family
 from made.bonuses.impact import IMPACT
+from made.bonuses.released import made_released
 from made.core import Bonus
 from made.grids import make_grid
 from made.results.bootstrap import Times, time_to_threshold
@@ -33,6 +34,13 @@ STRENGTHS, RATES = (0.2, 0.4, 0.8, 1.2), (3e-4, 6e-4)
 DEFAULT = {"strength": 0.4, "learning_rate": 6e-4}  # for a task that was not searched
 CHOSEN = Path(__file__).with_name("minigrid_chosen.json")  # what `minigrid_search` chose, by task and method
 
+
+def released(gate: float) -> Family:
+    """The bonus that the authors' code computes, behind the gate or not."""
+    theirs = made_released()
+    return Family(power=0.5, gate=gate, cover=theirs.cover, recent=theirs.recent)
+
+
 METHODS: dict[str, Bonus] = {  # as they are called in figures
     "none": FAMILY["rnd"],
     "rnd": FAMILY["rnd"],
@@ -47,6 +55,8 @@ METHODS: dict[str, Bonus] = {  # as they are called in figures
     "icm": IMPACT["icm"],
     "icm/gated": IMPACT["gated icm"],
     "amigo": AMIGo(view="full"),
+    "made-released": released(gate=0.0),
+    "made-released/gated": released(gate=1.0),
 }
 PRINTED = {  # the settings that the paper prints: a coefficient, not a strength
     "printed/rnd": FAMILY["rnd"],
@@ -55,7 +65,7 @@ PRINTED = {  # the settings that the paper prints: a coefficient, not a strength
     "printed/made gated": FAMILY["gated made"],
 }
 ALL = (*METHODS, *PRINTED)
-ON_RND = tuple(name for name in ALL if name.split("/")[0] not in ("ride", "icm", "amigo"))
+ON_RND = tuple(name for name in ALL if name.split("/")[0] not in ("ride", "icm", "amigo", "made-released"))
 LATER = ("none", "rnd", "rnd/gated", "gate", "bebold", "made", "made/gated", "ride")
 
 
