@@ -1,24 +1,31 @@
-"""A run on a task of DeepMind Control as one configuration: RAD from pixels or SAC from states, with a bonus."""
+"""A run on a task of DeepMind Control: RAD or Dreamer from pixels, SAC from states, with a bonus."""
 
 import dataclasses
 from collections.abc import Callable
 from typing import ClassVar
 
 import equinox as eqx
+import jax
 
+from made.agents.dreamer import Dreamer
+from made.agents.dreamer_leaves import SIDE
 from made.agents.rad import RAD, sac
 from made.bonuses.control import control_bonus
+from made.bonuses.re3 import RE3
 from made.control import Control, make_control, rendering
-from made.control.temperatures import temperature
-from made.core import Bonus, Spec
+from made.control.temperatures import dreamer_temperature, temperature
+from made.core import Agent, Bonus, Spec
+from made.dreaming import SequenceLearner, dreaming_bonus, takes_fresh
 from made.off_policy import Learner
 from made.replay import Replay
 from made.schedules import Schedule
+from made.sequences import Sequences
 from made.trial import Trial
 
 # Apart from `made.agents.AGENTS`, whose agents all act in tables and grids: these choose numbers in [-1, 1].
-CONTROL_AGENTS: dict[str, Callable[[], RAD]] = {"rad": RAD, "sac": sac}
+CONTROL_AGENTS: dict[str, Callable[[], Agent]] = {"rad": RAD, "sac": sac, "dreamer": Dreamer}
 SEED_STEPS, QUADRUPED_SEED_STEPS = 1000, 10_000
+PREFILL, TRAIN_EVERY = 5000, 1000  # of Dreamer v1, in steps of the environment
 
 
 class ControlRun(Trial):
@@ -61,6 +68,10 @@ class ControlRun(Trial):
         """Steps of the environment in one iteration, so that frames are counted as everywhere."""
         return self.task.repeat
 
+    def due(self, t: int) -> tuple[int, int]:
+        """(updates that follow the t-th action, actions that are new to them)."""
+        return (1, 1) if t > self.seed_steps else (0, 0)
+
     def learner(self, spec: Spec) -> Learner:
         """What learns, for a task that looks like this."""
         return Learner(spec, self.agent, self.bonus, self.tau, self.replay, self.batch)
@@ -80,17 +91,60 @@ class ControlRun(Trial):
         return self.start(state)
 
 
+class DreamerRun(ControlRun):
+    """The same with Dreamer, which acts by what it remembers and learns from `batch` windows of a replay of sequences.
+
+    After `seed_steps` actions at random it learns `pretrain` times, then `updates` times after every `train_every`
+    actions, in one compiled call. The defaults are those of Dreamer v1 at repeat 2: 5000 steps of the environment at
+    random, and 100 updates for every 1000 of them.
+    """
+
+    agent: Dreamer  # type: ignore[assignment]
+    replay: Sequences  # type: ignore[assignment]
+    batch: int = eqx.field(static=True, default=50)
+    seed_steps: int = eqx.field(static=True, default=PREFILL // 2)
+    pretrain: int = eqx.field(static=True, default=100)
+    train_every: int = eqx.field(static=True, default=TRAIN_EVERY // 2)
+    updates: int = eqx.field(static=True, default=100)
+
+    def __check_init__(self):
+        for name in ("train_every", "updates"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"A run of Dreamer takes {name} of at least 1, got {getattr(self, name)}.")
+
+    def due(self, t: int) -> tuple[int, int]:
+        since = t - self.seed_steps
+        if since <= 0:
+            return (self.pretrain, min(self.seed_steps, self.replay.steps.room[0])) if since == 0 else (0, 0)
+        return (self.updates, self.train_every) if since % self.train_every == 0 else (0, 0)
+
+    def learner(self, spec: Spec) -> SequenceLearner:
+        return SequenceLearner(spec, self.agent, self.bonus, self.tau, self.replay, self.batch)
+
+
 def control_run(env: str, agent: str, bonus: str, tau: Schedule | None = None) -> ControlRun:
     """The run of those names with the paper's settings, at the paper's temperature unless one is given."""
+    if agent == "dreamer":
+        return dreamer_run(env, bonus, tau)
     task = make_control(env, pixels=agent == "rad")
     steps = QUADRUPED_SEED_STEPS if env.startswith("quadruped_") else SEED_STEPS
     schedule = temperature(env, bonus) if tau is None else tau
     pays = control_bonus(bonus, task.pixels)
-    return fitted(ControlRun(task, CONTROL_AGENTS[agent](), pays, schedule, Replay(), seed_steps=steps))
+    return fitted(ControlRun(task, CONTROL_AGENTS[agent](), pays, schedule, Replay(), seed_steps=steps))  # type: ignore[arg-type]
+
+
+def dreamer_run(env: str, bonus: str, tau: Schedule | None = None) -> DreamerRun:
+    """Dreamer on a task from single pictures of 64 x 64, as v1 and the paper's release have it."""
+    task = make_control(env, size=SIDE, stack=1)
+    schedule = dreamer_temperature(env, bonus) if tau is None else tau
+    paces = {"seed_steps": PREFILL // task.repeat, "train_every": TRAIN_EVERY // task.repeat}
+    return DreamerRun(task, Dreamer(), dreaming_bonus(bonus), schedule, Sequences(), **paces)
 
 
 def fitted(run: ControlRun) -> ControlRun:
     """The run once all its settings are known: they must fit each other; the replay stacks frames as the task does."""
+    if isinstance(run, DreamerRun):
+        return fitted_dreamer(run)
     task, layout = run.task, run.agent.layout
     if (layout.encoder == "pixels") != task.pixels:
         raise ValueError(
@@ -105,3 +159,34 @@ def fitted(run: ControlRun) -> ControlRun:
     if run.replay.streams != 1:
         raise ValueError(f"Each seed has one environment: replay.streams must be 1, got {run.replay.streams}.")
     return dataclasses.replace(run, replay=dataclasses.replace(run.replay, stack=task.stack if task.pixels else 1))
+
+
+def fitted_dreamer(run: DreamerRun) -> DreamerRun:
+    """Dreamer's settings fitted to each other: RE3's neighbours are the batch, whatever its size."""
+    task, steps = run.task, run.replay.steps
+    if task.pixels and (task.size, task.stack) != (SIDE, 1):
+        raise ValueError(
+            f"Dreamer is shown one picture of {SIDE} x {SIDE} pixels and remembers the others, got "
+            f"task.size={task.size} and task.stack={task.stack}: leave them as they are."
+        )
+    if (steps.streams, steps.stack) != (1, 1):
+        raise ValueError(
+            f"Each seed has one environment and its frames are kept singly: replay.steps.streams and "
+            f"replay.steps.stack must be 1, got {steps.streams} and {steps.stack}."
+        )
+    if run.seed_steps < run.replay.length:
+        raise ValueError(
+            f"A first window takes replay.length={run.replay.length} actions, and seed_steps={run.seed_steps} are "
+            "taken at random: raise seed_steps, or draw shorter windows."
+        )
+    uneven = run.train_every % run.updates or (run.pretrain and run.seed_steps % run.pretrain)
+    if uneven and takes_fresh(run.bonus):
+        raise ValueError(
+            f"A part of this bonus takes in every step once, and train_every={run.train_every} cannot be shared out "
+            f"over updates={run.updates}, or seed_steps={run.seed_steps} over pretrain={run.pretrain}: take numbers of "
+            "updates that divide the numbers of actions."
+        )
+    resize = lambda x: dataclasses.replace(x, capacity=n) if isinstance(x, RE3) else x  # noqa: E731
+    n = run.batch * run.replay.length
+    bonus = jax.tree.map(resize, run.bonus, is_leaf=lambda x: isinstance(x, RE3))
+    return dataclasses.replace(run, bonus=bonus)

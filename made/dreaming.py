@@ -45,7 +45,7 @@ DREAMING: dict[str, Callable[[int], Bonus]] = {  # for batches of so many steps
     "none": lambda steps: NoBonus(),
     "rnd": lambda steps: Normalised(_rnd()),
     "re3": lambda steps: Normalised(RE3(embedding=50, k=50, capacity=steps, on="next_obs", released=True)),
-    "made": lambda steps: fed(MADE.deep(WINDOW)),
+    "made": lambda steps: fed(MADE.deep(WINDOW, cover=Normalised(_rnd()))),  # the cover of "rnd", as with RAD
     "made-released": lambda steps: fed(made_released("none", cover=_rnd(), density=_vae())),
     "rnd-at-made": lambda steps: fed(MADE(_rnd(), Levelled(_vae()))),
 }
@@ -194,17 +194,18 @@ class Dreaming(Trial):
     every: int = eqx.field(static=True, default=10)
     episodes: int = eqx.field(static=True, default=32)  # of one evaluation
 
-    def __check_init__(self):
+    def fits(self) -> None:
+        """Refuse settings that do not fit each other, once all are known."""
         run, streams = self.run, self.replay.steps.streams
-        if self.updates < 1 or run.unroll % self.updates:
-            raise ValueError(
-                f"Each of updates={self.updates} updates takes its share of run.unroll={run.unroll} new steps: take a "
-                "number of updates that divides the number of steps."
-            )
         if streams != run.n_envs:
             raise ValueError(
                 f"The replay keeps {streams} streams and the run has {run.n_envs} environments: give the replay's "
                 f"steps streams={run.n_envs}."
+            )
+        if self.updates < 1 or run.unroll % self.updates:
+            raise ValueError(
+                f"Each of updates={self.updates} updates takes its share of run.unroll={run.unroll} new steps: take a "
+                "number of updates that divides the number of steps."
             )
         if self.prefill < self.replay.length:
             raise ValueError(
@@ -243,6 +244,7 @@ class Dreaming(Trial):
         return SequenceLearner(spec, self.run.agent, self.run.bonus, self.run.tau, self.replay, self.batch)
 
     def start(self, key: Key[Array, ""]) -> DreamingState:
+        self.fits()
         k_run, k_random, k_roll = jax.random.split(key, 3)
         state = start(self.run, k_run)
         note = trees.index(state.streams.note, 0)
@@ -269,8 +271,8 @@ class Dreaming(Trial):
         watched = tuple(
             w.update(seen, rolled.batch, known.k) for w, seen in zip(run.watches, before.watched, strict=True)
         )
-        after = RunState(before.env, known.agent, known.bonus, rolled.streams, reserve, watched, known.k, key)
-        after = DreamingState(after, known.replay, state.k + 1)  # type: ignore[arg-type]
+        whole = RunState(before.env, known.agent, known.bonus, rolled.streams, reserve, watched, known.k, key)
+        after = DreamingState(whole, known.replay, state.k + 1)  # type: ignore[arg-type]
         return after, {**episode_metrics(rolled.ended), **metrics}
 
     def snapshot(self, state: DreamingState) -> dict[str, Array]:

@@ -104,7 +104,7 @@ def convolve(layer: eqx.nn.Conv2d, x: Float[Array, "h w c"]) -> Float[Array, "i 
     """
     if max(x.shape[:2]) > SMALL:
         return jnp.moveaxis(layer(jnp.moveaxis(x, -1, 0)), 0, -1)
-    padded = jnp.pad(x, (*layer.padding, (0, 0)))
+    padded = jnp.pad(x, (*layer.padding, (0, 0)))  # type: ignore[arg-type]
     seen = windows(padded, layer.kernel_size, layer.stride)
     filters = layer.weight.transpose(3, 2, 1, 0).reshape(-1, layer.out_channels)  # in the windows' order
     return seen @ filters + layer.bias.reshape(-1)  # type: ignore[union-attr]

@@ -52,6 +52,11 @@ class Sequences(eqx.Module):
         """Frames that an observation is made of."""
         return self.steps.stack
 
+    @property
+    def capacity(self) -> int:
+        """Steps that are held."""
+        return self.steps.capacity
+
     def size_of(self, spec: Spec, notes: tuple[Note, Note] = (Note(), Note())) -> int:
         """Bytes that it takes, known before anything is allocated."""
         return self.steps.size_of(spec, notes) + 4 * self.steps.streams * self.steps.room[0]

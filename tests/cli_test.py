@@ -49,6 +49,7 @@ def test_list_names_everything_by_kind(capsys):
         "sample_size",
         "dmc",
         "dmc_buffer",
+        "dmc_dreamer",
         "density",
         "dmc_search",
         "minigrid_density",
@@ -56,7 +57,7 @@ def test_list_names_everything_by_kind(capsys):
         "minigrid_search",
     ]
     assert {"made-tabular", "bernstein"} <= set(kinds["bonuses"]) and "value-iteration" in kinds["agents"]
-    assert {"rad", "sac", "impala"} <= set(kinds["agents"]) and "hopper_hop" in kinds["control"]
+    assert {"rad", "sac", "dreamer", "impala"} <= set(kinds["agents"]) and "hopper_hop" in kinds["control"]
     assert "lock" in kinds["tasks"] and "tabular" in kinds["benchmarks"]
     assert "hoeffding" in call(capsys, "list")[1]
 
@@ -64,11 +65,11 @@ def test_list_names_everything_by_kind(capsys):
 def test_check_prints_every_claim_in_a_stable_form(capsys, recorded):
     code, out, _ = call(capsys, "check", "--json", "--out", str(recorded / "runs"))
     rows = json.loads(out)
-    assert code == 0 and [row["claim"] for row in rows] == [*range(1, 29), *range(31, 37)]
+    assert code == 0 and [row["claim"] for row in rows] == [*range(1, 39)]
     assert all(
         list(row) == ["claim", "name", "where", "holds", "observed", "scale", "seeds", "command"] for row in rows
     )
-    assert [row["holds"] for row in rows] == [True] * 5 + [None] * 29
+    assert [row["holds"] for row in rows] == [True] * 5 + [None] * 33
     assert rows[0]["scale"] == "smoke" and rows[0]["seeds"] == 2
 
 

@@ -200,6 +200,13 @@ def test_one_call_stores_draws_windows_updates_the_bonus_and_learns_from_what_it
         pairs = zip(*map(jax.tree.leaves, (one, other)), strict=True)
         assert all(np.allclose(a, b, atol=1e-5) for a, b in pairs)
     assert np.isclose(metrics["paid"], np.mean(paid)) and float(metrics["rows"]) == 3 and int(after.k) == 2
+    apart, same = quick(lambda state: learner.study(learner.store(state, more), 2, 4))(state)
+    assert all(
+        np.allclose(a, b, atol=1e-5) for a, b in zip(*map(jax.tree.leaves, (after.bonus, apart.bonus)), strict=True)
+    )
+    assert np.isclose(same["paid"], metrics["paid"]) and int(apart.replay.steps.taken) == 16
+    with pytest.raises(ValueError, match="takes in every step once: say how many are new"):
+        learner.study(state, 2)
     assert float(metrics["paid"]) > float(metrics["mean"])
 
 
@@ -256,9 +263,9 @@ def test_a_run_fills_its_replay_at_random_and_then_learns():
     assert float(score["eval_episodes"]) == 8
     for wrong, words in (({"updates": 4}, "updates=4"), ({"prefill": 4}, "prefill=4")):
         with pytest.raises(ValueError, match=words):
-            trial_of(Listener(), **wrong)
+            trial_of(Listener(), **wrong).start(jax.random.key(0))
     with pytest.raises(ValueError, match="give the replay's steps streams=2"):
-        Dreaming(trial.run, Sequences(Replay(40), 5), updates=3)
+        Dreaming(trial.run, Sequences(Replay(40), 5), updates=3).start(jax.random.key(0))
 
 
 def test_dreamer_runs_in_compiled_environments_without_using_a_key_twice():

@@ -34,7 +34,7 @@ SIBLINGS = {
     "off_policy": {"run"},
     "dreaming": {"off_policy", "rollout", "run"},
     "sequences": {"replay"},
-    "control_run": {"off_policy"},
+    "control_run": {"dreaming", "off_policy"},
     "sweep": {"training"},
     "study": {"sweep", "report", "progress"},
     "markdown": {"report"},

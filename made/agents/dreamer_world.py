@@ -128,6 +128,21 @@ def departures(watched: Watched, terminated: Bool[Array, "T B"]) -> tuple[Latent
     return trees.flatten_leading((states, live), 2)
 
 
+def followed(world: World, batch: Transition, key: Key[Array, ""], context: int) -> tuple[Latent, Latent]:
+    """The states of sequences [T, B] at the first `context` of T + 1 observations, then by the actions alone."""
+    k_watch, k_follow = jax.random.split(key)
+    watched, n = world.watch(batch, k_watch), context - 1
+    known = jax.tree.map(lambda a, b: jnp.concatenate([a[:1], b[:n]]), watched.starts.latent, watched.arrivals.latent)
+    steps, windows = batch.reward.shape
+    noise = jax.random.normal(k_follow, (steps - n, windows, world.layout.stoch))
+    return known, world.rssm.follow(trees.index(known, -1), as_vectors(batch.action[n:], world.action), noise)
+
+
+def foretold(world: World, batch: Transition, key: Key[Array, ""], context: int = 5) -> Float[Array, "t B"]:
+    """The rewards that the model expects of the last T + 1 - context actions of sequences [T, B], which it is told."""
+    return world.reward(followed(world, batch, key, context)[1].features)
+
+
 def open_loop(
     world: World, batch: Transition, key: Key[Array, ""], context: int = 5, which: int = 0
 ) -> UInt8[Array, "T h 3w 3"]:
@@ -144,14 +159,8 @@ def open_loop(
             f"open_loop films one image of an observation after 1 <= context <= {steps} observations; the leaves "
             f"are {[leaf.shape for leaf in leaves]} and context={context}."
         )
-    k_watch, k_follow = jax.random.split(key)
     batch = jax.tree.map(lambda x: x[:, which : which + 1], batch)
-    watched, n = world.watch(batch, k_watch), context - 1
-    known = jax.tree.map(lambda a, b: jnp.concatenate([a[:1], b[:n]]), watched.starts.latent, watched.arrivals.latent)
-    noise = jax.random.normal(k_follow, (steps - n, 1, world.layout.stoch))
-    actions = as_vectors(batch.action[n:], world.action)
-    ahead = world.rssm.follow(trees.index(known, -1), actions, noise)
-    latents = jax.tree.map(lambda a, b: jnp.concatenate([a, b])[:, 0], known, ahead)
+    latents = jax.tree.map(lambda a, b: jnp.concatenate([a, b])[:, 0], *followed(world, batch, key, context))
     leaf, seen = leaves[images[0]], jax.tree.leaves(views.looked_at(all_seen(batch), world.layout.view))[images[0]]
     model, truth = leaf.best(world.decoder(latents.features)[images[0]]), leaf.share(seen[:, 0])
     film = jnp.concatenate([truth, model, (model - truth + 1) / 2], -2)[..., -3:]

@@ -54,12 +54,20 @@ def _control() -> Iterator[Measure]:
     yield from control.measures()
 
 
+def _dreamer() -> Iterator[Measure]:
+    """Dreamer on DeepMind Control: updates a second with each bonus, and steps of the environment over a run."""
+    from made.bench import dreamer
+
+    yield from dreamer.measures()
+
+
 BENCHES: dict[str, Callable[[], Iterator[Measure]]] = {
     "tabular": _tabular,
     "grids": _grids,
     "bonuses": _bonuses,
     "train": _train,
     "control": _control,
+    "dreamer": _dreamer,
 }
 
 

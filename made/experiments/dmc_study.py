@@ -188,6 +188,12 @@ def methods(table: Table, task: str) -> list[str]:
     return [name for name in (*METHODS, *(f"tuned/{one}" for one in TUNED)) if name in have]
 
 
+def model_based(table: Table) -> bool:
+    """Whether the runs are Dreamer's."""
+    agent = table.runs(table.labels()[0])[0]["description"].get("agent", {})
+    return agent.get("class") == "Dreamer"
+
+
 def from_pixels(table: Table) -> bool:
     """Whether all runs saw pictures."""
     return all(table.runs(label)[0]["description"]["task"]["pixels"] for label in table.labels())

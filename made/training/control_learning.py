@@ -1,19 +1,22 @@
 """The learner of a control run: all seeds as lanes of one program, or a state a seed and the same programs in turn."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, Bool, PyTree, Shaped
 
 from made import trees
 from made.core import Spec, Transition
-from made.off_policy import LearnerState, functions
+from made.dreaming import SequenceLearner, takes_fresh
+from made.off_policy import Learner, LearnerState, functions
 from made.training import devices, lanes
 from made.training.control_run import ControlRun
+
+_JUDGED = 0x6A756467  # sets the keys of evaluations apart from those of training
 
 
 class Leaves(NamedTuple):
@@ -25,6 +28,7 @@ class Leaves(NamedTuple):
 
 
 Learners = Sequence[LearnerState | Leaves]
+Carries = Sequence[PyTree]  # what agents remember of their episodes; () where they remember nothing
 
 
 class Learning:
@@ -32,37 +36,43 @@ class Learning:
 
     From states the seeds are lanes of one program; from pixels each has a state of its own, since convolutions with
     other weights in each lane are slow (`made.off_policy.programs`). An action takes two calls: `act`, and one that
-    stores, learns and adds up, which nobody waits for until the next action.
+    stores, learns and adds up, which nobody waits for until the next action. Where updates come many at a time
+    (`ControlRun.due`), steps are only stored in between.
     """
 
     def __init__(self, run: ControlRun, spec: Spec, seeds: Sequence[int]):
         self.run, self.seeds, self.as_lanes = run, seeds, not run.task.pixels
         self.learner = run.learner(spec)
         self.pure = functions(self.learner, self.as_lanes)
-        both = jax.vmap(lambda seed: jax.random.split(jax.random.key(seed)))(jnp.asarray(seeds, jnp.uint32))
+        keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+        both = jax.vmap(jax.random.split)(keys)
         self._starts, self._acts = self._parts(both[:, 0]), self._parts(both[:, 1])
+        self._judges = self._parts(jax.vmap(lambda key: jax.random.fold_in(key, _JUDGED))(keys))
         shape = jax.eval_shape(self.pure.start, self._starts[0])
         self._tree, self._of_agent = jax.tree.structure(shape), jax.tree.structure(shape.agent)
         self._many: Any = jax.vmap if self.as_lanes else lambda fn, _: fn
         compiled = functools.partial(jax.jit, compiler_options=devices.options(1))
         self._measured: tuple[str, ...] | None = None  # the names of what an update measures, once it was traced
         self._start = compiled(self.pure.start)
-        self._act, self._best = (compiled(self._acting(call)) for call in (self.pure.act, self.pure.best))
+        self._act, self._best = (compiled(self._acting(explore)) for explore in (True, False))
         self._store = compiled(self._on_leaves(self.pure.store), donate_argnums=0)
         self._introduce = compiled(self._on_leaves(self.pure.introduce), static_argnums=1, donate_argnums=0)
         self._learn = compiled(self._learning, donate_argnums=(0, 1))
+        self._study = compiled(self._studying, static_argnums=(3, 4), donate_argnums=(0, 1))
         self._row = jax.jit(self._many(self._row_of, (0, 0, None)), compiler_options=devices.options(0))
 
     def _parts(self, x: Any) -> list[Any]:
         """What belongs to all seeds [L, ...], as one part or one a seed."""
         return [x] if self.as_lanes else [x[i] for i in range(len(self.seeds))]
 
-    def _acting(self, call: Any) -> Any:
+    def _acting(self, explore: bool) -> Callable:
         """An action of an agent that comes as leaves, from the key of its seed and the number of the action."""
+        decide = deciding(self.learner, explore)
 
-        def act(leaves: list[Array], obs: Array, key: Array, t: Array) -> Array:
-            at = self._many(jax.random.fold_in, (0, None))(key, t)
-            return call(jax.tree.unflatten(self._of_agent, leaves), obs, at)
+        def act(leaves: list[Array], carry: PyTree, began: Any, obs: Array, key: Array, *when: Array) -> Any:
+            for number in when:
+                key = self._many(jax.random.fold_in, (0, None))(key, number)
+            return self._many(decide, 0)(jax.tree.unflatten(self._of_agent, leaves), carry, began, obs, key)
 
         return act
 
@@ -73,6 +83,11 @@ class Learning:
         state, measured = self.pure.advance(jax.tree.unflatten(self._tree, leaves), came)
         return jax.tree.leaves(state), self._many(lanes.added, (0, 0, None))(sums, measured, t)
 
+    def _studying(self, leaves: list[Array], sums: lanes.Sums, t: Array, updates: int, rows: int) -> tuple[Any, Any]:
+        study = self._many(lambda state: self.learner.study(state, updates, rows), 0)  # type: ignore[attr-defined]
+        state, measured = study(jax.tree.unflatten(self._tree, leaves))
+        return jax.tree.leaves(state), self._many(lanes.added, (0, 0, None))(sums, measured, t)
+
     def like(self) -> tuple[LearnerState, ...]:
         """The shapes of the states."""
         return tuple(jax.eval_shape(self.pure.start, key) for key in self._starts)
@@ -81,13 +96,37 @@ class Learning:
         """Nothing seen yet."""
         return tuple(jax.tree.map(lanes.strong, self._start(key)) for key in self._starts)
 
-    def act(self, learners: Learners, obs: Shaped[np.ndarray, "L*n ..."], t: int, explore: bool = True) -> np.ndarray:
-        """Actions for what n environments of each seed show, those of the first seed first."""
-        call, now = self._act if explore else self._best, np.int32(t)
-        each = self._parts(obs.reshape(len(self.seeds), -1, *obs.shape[1:]))
+    def carries(self, n: int) -> tuple[PyTree, ...]:
+        """What is remembered in n environments of each seed where an episode begins."""
+        if not isinstance(self.learner, SequenceLearner):
+            return tuple(() for _ in self._starts)
+        blank = self.learner.carries(n)
+        if self.as_lanes:
+            blank = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(self.seeds), *x.shape)), blank)
+        return tuple(jax.tree.map(jnp.array, blank) for _ in self._starts)
+
+    def act(
+        self,
+        learners: Learners,
+        carries: Carries,
+        began: Bool[np.ndarray, "L*n"],
+        obs: Shaped[np.ndarray, "L*n ..."],
+        *when: int,
+        explore: bool = True,
+    ) -> tuple[tuple[PyTree, ...], np.ndarray]:
+        """(what is remembered then, actions) for what n environments of each seed show, those of the first seed first.
+
+        `when` is the number of the action; for evaluations, which have keys of their own, also that of the step.
+        """
+        call, keys = (self._act, self._acts) if explore else (self._best, self._judges)
+        apart = lambda x: self._parts(x.reshape(len(self.seeds), -1, *x.shape[1:]))  # noqa: E731
+        remembers, now = isinstance(self.learner, SequenceLearner), [np.int32(t) for t in when]
+        fresh = apart(began) if remembers else [()] * len(keys)
         agents = [self._agent(one) for one in learners]
-        found = [call(agent, seen, key, now) for agent, seen, key in zip(agents, each, self._acts, strict=True)]
-        return np.concatenate([np.asarray(x).reshape(-1, x.shape[-1]) for x in found])
+        each = zip(agents, carries, fresh, apart(obs), keys, strict=True)
+        found = [call(*given, *now) for given in each]
+        actions = np.concatenate([np.asarray(x).reshape(-1, x.shape[-1]) for _, x in found])
+        return tuple(carry for carry, _ in found), actions
 
     def _agent(self, learner: LearnerState | Leaves) -> list[Array]:
         """The leaves of the agent, which come first in a state."""
@@ -96,21 +135,25 @@ class Learning:
         return jax.tree.leaves(learner.agent)
 
     def take(self, learners: list[Any], sums: list[Any], came: Transition, t: int) -> None:
-        """Store the t-th step, leaves [L, ...], and learn from it; at first they are only stored. Does not wait.
+        """Store the t-th step, leaves [L, ...], and learn as often as is due then, which may be never. Does not wait.
 
         It leaves the states as `Leaves`, which `row` puts together again.
         """
-        first = self.run.seed_steps
+        first, (updates, new) = self.run.seed_steps, self.run.due(t)
         shaped = jax.tree.map(lambda x: x[:, None, None], came)  # of each seed one step of one stream
         for i, each in enumerate(self._split(shaped)):
             leaves = learners[i].leaves if isinstance(learners[i], Leaves) else jax.tree.leaves(learners[i])
-            if t > first:
+            if updates:
                 sums[i] = self._nothing(leaves, each) if sums[i] is None else sums[i]
+            if updates == new == 1:
                 leaves, sums[i] = self._learn(leaves, sums[i], each, np.int32(t))
             else:
                 leaves = self._store(leaves, each)
-            if t == first:
-                leaves = self._introduce(leaves, min(first, self.run.replay.room[0]))
+                if updates:  # without parts that need them the new steps are not told, so that one program does for all
+                    rows = new if takes_fresh(self.run.bonus) else 0
+                    leaves, sums[i] = self._study(leaves, sums[i], np.int32(t), updates, rows)
+            if t == first and not updates:
+                leaves = self._introduce(leaves, new_to_all(self.run))
             learners[i] = Leaves(leaves)
 
     def _split(self, came: Transition) -> list[Transition]:
@@ -138,3 +181,16 @@ class Learning:
         if "bonus_strength" in scalars:  # episodes here are all of full length
             scalars["intrinsic_return"] = scalars["bonus_strength"]
         return scalars, bad
+
+
+def deciding(learner: Learner, explore: bool) -> Callable:
+    """(agent, carry, began, obs, key) -> (carry, actions) of one seed; who remembers nothing has nothing to carry."""
+    if isinstance(learner, SequenceLearner):
+        return functools.partial(learner.decide, explore=explore)
+    return lambda agent, carry, began, obs, key: (carry, learner.act(agent, obs, key, explore=explore))
+
+
+def new_to_all(run: ControlRun) -> int:
+    """The first actions that the replay still holds when learning begins."""
+    steps = getattr(run.replay, "steps", run.replay)
+    return min(run.seed_steps, steps.room[0])

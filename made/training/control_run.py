@@ -1,20 +1,24 @@
-"""What `made train` is to do on a task of DeepMind Control: RAD from pixels or SAC from states, with a bonus."""
+"""What `made train` does on a task of DeepMind Control: RAD or Dreamer from pixels, SAC from states, with a bonus."""
 
 from made.agents import AGENTS
 from made.control import CONTROL
 from made.control.sparse import SPARSE
-from made.control_run import CONTROL_AGENTS, ControlRun, control_run, fitted
+from made.control_run import CONTROL_AGENTS, ControlRun, DreamerRun, control_run, fitted
 from made.describe import suggest
+from made.dreaming import Dreaming
 from made.schedules import Constant
+from made.training import dreamer_run
 from made.training.plan import environment, settled
 
 # Frames where the command does not say; a checkpoint holds the replay, so that it is long to write.
 FRAMES = {"steps": "500k", "every": "2k", "eval": "10k", "check": "50k"}
 KEEP = 2  # checkpoints
 
+__all__ = ["ControlRun", "DreamerRun", "asked", "build"]
+
 
 def asked(env: str, agent: str) -> bool:
-    """Whether those names ask for a control run."""
+    """Whether those names ask for a control run, or for Dreamer anywhere."""
     return agent in CONTROL_AGENTS or env in CONTROL or env in SPARSE
 
 
@@ -26,8 +30,10 @@ def build(
     tau: float | None,
     strength: float | None,
     settings: tuple[str, ...],
-) -> ControlRun:
+) -> ControlRun | Dreaming:
     """The run of those names with its `path=value` settings, its length still to be given."""
+    if agent == "dreamer" and (_elsewhere(env) or env[:1].isupper()):  # as those of grids are, misspelt ones too
+        return dreamer_run.build(env, bonus, gated, tau, strength, settings)
     _demand_agent(env, agent)
     if gated or strength is not None:
         raise ValueError(
@@ -43,8 +49,8 @@ def _demand_agent(env: str, agent: str) -> None:
         if agent not in AGENTS:
             raise ValueError(f"There is no agent {agent!r}.{suggest(agent, [*CONTROL_AGENTS, *AGENTS])}")
         raise ValueError(
-            f"{agent} chooses among a few actions, and those of {env} are numbers in [-1, 1]: take --agent rad, from "
-            "pixels, or --agent sac, from states."
+            f"{agent} chooses among a few actions, and those of {env} are numbers in [-1, 1]: take --agent rad or "
+            "--agent dreamer, from pixels, or --agent sac, from states."
         )
     if _elsewhere(env):
         raise ValueError(

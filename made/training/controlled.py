@@ -23,7 +23,7 @@ from made.off_policy import LearnerState
 from made.replay import available
 from made.training import lanes, memory
 from made.training.control_learning import Learning
-from made.training.control_run import ControlRun
+from made.training.control_run import ControlRun, DreamerRun
 from made.training.hosted import seed_for
 from made.training.plan import Plan
 from made.training.session import Programs, demand_finite
@@ -39,6 +39,7 @@ class ControlState(NamedTuple):
     came: Transition  # [L, ...] the last step, not learnt from yet; pictures are single frames
     age: Int64[np.ndarray, " L"]  # actions in the episode so far
     k: Int64[np.ndarray, ""]  # actions so far
+    carries: tuple[PyTree, ...] = ()  # what agents remember of their episodes, as `learners` are divided
 
 
 def prepare(plan: Plan, count: int = 1) -> Programs:
@@ -74,7 +75,7 @@ def _beside(plan: Plan) -> "Beside":
 
 def _programs(beside: "Beside") -> Programs:
     plan = beside.plan
-    place = lambda state: state._replace(learners=jax.device_put(state.learners))  # noqa: E731
+    place = lambda state: state._replace(**jax.device_put({"learners": state.learners, "carries": state.carries}))  # noqa: E731
     return Programs(plan.run, plan.seeds, beside.like(), beside.begin, beside.advance, beside.examine, place)  # type: ignore
 
 
@@ -85,12 +86,14 @@ def demand_memory(run: ControlRun, size: int, seeds: int) -> None:
         (seeds * size, available(), "are needed on the device"),
         (copies * seeds * size, available(on_host=True), "are needed on the host, for a checkpoint is a copy"),
     )
+    size_of_pictures = "" if isinstance(run, DreamerRun) else " or a smaller --set task.size=..."
+    path = f"replay{'.steps' * isinstance(run, DreamerRun)}.capacity"
     for needed, free, where in places:
         if free is not None and needed > free:
             raise ValueError(
                 f"A replay of {run.replay.capacity:,} steps takes {memory.in_words(size)} for each of {seeds} "
                 f"seed{'s' * (seeds > 1)}; {memory.in_words(needed)} {where}, and {memory.in_words(free)} are free: "
-                "take fewer --seeds, a smaller --set replay.capacity=... or a smaller --set task.size=...."
+                f"take fewer --seeds, a smaller --set {path}=...{size_of_pictures}."
             )
 
 
@@ -125,7 +128,8 @@ class Beside:
         workers, n = self.workers, len(self.plan.seeds)
         blank, action = np.zeros_like(workers.seen), np.zeros((n, *workers.spec.action.shape), np.float32)
         came = Transition(blank, action, np.zeros(n, np.float32), blank, np.zeros(n, bool), np.zeros(n, bool))  # type: ignore
-        return ControlState(self.learning.like(), workers.save(), came, np.zeros(n, np.int64), np.asarray(0, np.int64))
+        age, k, carries = np.zeros(n, np.int64), np.asarray(0, np.int64), self.learning.carries(1)
+        return ControlState(self.learning.like(), workers.save(), came, age, k, carries)
 
     def begin(self, run: Any = None, seeds: Any = None) -> ControlState:
         """The state before the first action."""
@@ -154,10 +158,11 @@ class Beside:
         begins, workers, learning = int(state.k), self.workers, self.learning
         if begins != self.at:
             workers.load(state.workers)
-        learners, came, age, tally = list(state.learners), state.came, state.age.copy(), Tally(len(self.plan.seeds))
+        learners, came, age, carries = list(state.learners), state.came, state.age.copy(), state.carries
         sums: list[Any] = [None] * len(learners)
+        tally = Tally(len(self.plan.seeds))
         for t in range(begins, begins + n):
-            seen, actions = workers.seen, self._actions(learners, workers.obs, t)
+            seen, (carries, actions) = workers.seen, self._actions(learners, carries, age == 0, t)
             workers.send(actions)
             if t:
                 learning.take(learners, sums, came, t)
@@ -169,20 +174,22 @@ class Beside:
             age[ended] = 0
         self.at = begins + n
         scalars, bad = learning.row(learners, sums, self.at)
-        after = ControlState(tuple(learners), workers.save(), came, age, np.asarray(self.at, np.int64))
+        after = ControlState(tuple(learners), workers.save(), came, age, np.asarray(self.at, np.int64), carries)
         return after, lanes.Row({**tally.means(), **scalars}, bad)  # type: ignore
 
-    def _actions(self, learners: list[LearnerState], obs: np.ndarray, t: int) -> np.ndarray:
+    def _actions(
+        self, learners: list[LearnerState], carries: tuple[PyTree, ...], began: np.ndarray, t: int
+    ) -> tuple[tuple[PyTree, ...], np.ndarray]:
         """At random before learning begins, then the agents' own."""
         if t < self.run.seed_steps:
             shape = self.workers.spec.action.shape
             draw = lambda seed: np.random.default_rng((seed, t, _AT_RANDOM)).uniform(-1, 1, shape)  # noqa: E731
-            return np.stack([draw(seed) for seed in self.plan.seeds]).astype(np.float32)
-        actions = self.learning.act(learners, obs, t)
+            return carries, np.stack([draw(seed) for seed in self.plan.seeds]).astype(np.float32)
+        carries, actions = self.learning.act(learners, carries, began, self.workers.obs, t)
         if not np.isfinite(actions).all():
             wrong = ~np.isfinite(actions).all(-1)
             demand_finite(self.plan, np.where(wrong, t, lanes.GOOD))
-        return actions
+        return carries, actions
 
     def examine(self, run: Any, state: ControlState, seeds: PyTree) -> Metrics:
         """Whole episodes of each seed by the mean action, in environments of their own: `lanes.examine` for control."""
@@ -192,10 +199,13 @@ class Beside:
         with self._whole():
             self._judge = judge = self._judge or Workers(self.task, starts)
             judge.reset(starts)
-            totals = np.full(len(starts), np.nan)
-            for _ in range(self.task.horizon):
-                step = judge.step(self.learning.act(state.learners, judge.obs, k, explore=False))
-                ended = (step.terminated | step.truncated) & np.isnan(totals)
+            totals, began = np.full(len(starts), np.nan), np.ones(len(starts), bool)
+            carries = self.learning.carries(self.plan.episodes)
+            for i in range(self.task.horizon):
+                carries, actions = self.learning.act(state.learners, carries, began, judge.obs, k, i, explore=False)
+                step = judge.step(actions)
+                began = step.terminated | step.truncated
+                ended = began & np.isnan(totals)
                 totals[ended] = step.total[ended]
                 if not np.isnan(totals).any():
                     break

@@ -61,10 +61,12 @@ def pay(run: Run, state: RunState, batch: Transition) -> Float[Array, "*b"]:
 
 
 def pictures(plan: Plan, states: RunState, out: Path) -> list[Path]:
-    """A film and a map of visits for each of the first seeds; none where the task is no grid."""
-    run = plan.run
+    """A film and a map of visits for each of the first seeds of a grid, and what Dreamer dreams anywhere."""
+    from made.training import dreams  # which draws with what is here
+
+    run, dreamt = plan.run, dreams.pictures(plan, states, out)
     if not isinstance(run.env, Grid):
-        return []
+        return dreamt
     quick = devices.options(0)  # each runs a few times only
     shows = jax.jit(lambda state, key: play(run, state, 1, key, False), compiler_options=quick)
     walks = jax.jit(lambda state, key: play(run, state, PLAYED, key, True), compiler_options=quick)
@@ -75,7 +77,7 @@ def pictures(plan: Plan, states: RunState, out: Path) -> list[Path]:
         film = frames(run.env, jax.device_get(shows(state, key)))
         written.append(save_film(film, out / f"film-seed{seed}.gif"))
         written.append(save_map(run.env, jax.device_get(walks(state, key)), out / f"visits-seed{seed}.png"))
-    return written
+    return [*written, *dreamt]
 
 
 def frames(grid: Grid, played: Played) -> list[np.ndarray]:

@@ -151,9 +151,9 @@ def test_an_evaluation_plays_whole_episodes_of_its_own_by_the_mean_action(whole,
         pytest.skip("told by states")
     asked_how = []
 
-    def push(learners, obs, t, explore=True):
+    def push(learners, carries, began, obs, *when, explore=True):
         asked_how.append(explore)
-        return np.full((len(obs), 1), 0.9, np.float32)
+        return carries, np.full((len(obs), 1), 0.9, np.float32)
 
     monkeypatch.setattr(beside(programs).learning, "act", push)
     before = saving.flat(end.state.workers)

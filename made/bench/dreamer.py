@@ -1,0 +1,153 @@
+"""`made bench dreamer`: updates of Dreamer with each bonus, and steps of the environment over a whole run.
+
+An update is one of those that follow each other in a compiled call: 50 windows of 50 steps are drawn, the bonus learns
+and pays, the world model, the actor and the value each take a step. A stretch of real training has the
+paper's pace: 100 updates for 1000 steps of the environment.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from made.agents.dreamer import Dreamer
+from made.agents.dreamer_nets import Layout
+from made.bench import Measure
+from made.bench.control_updates import EPISODE
+from made.bench.machine import device
+from made.control import rendering
+from made.control_run import DreamerRun, dreamer_run
+from made.core import Space, Spec
+from made.dreaming import SequenceLearner, dreaming_bonus
+from made.off_policy import LearnerState
+from made.replay import Replay
+from made.schedules import Constant
+from made.sequences import Sequences, SequencesState
+from made.training import controlled
+from made.training.plan import Plan
+
+TASK = "pendulum_swingup"
+BONUSES = ("made", "none", "re3", "made-released")
+LEAST_UPDATES, LEAST_STEPS = 50.0, 450.0  # a second, with MADE
+
+
+class Sizes(NamedTuple):
+    """How large what is timed is; the defaults are those of Dreamer v1."""
+
+    batch: int = 50
+    length: int = 50
+    steps: int = 20_000  # of the replay, which is drawn from evenly whatever its size
+    updates: int = 20  # in one call
+    layout: Layout = Layout()
+    horizon: int = 15
+    bursts: int = 2  # of updates, in a stretch of training
+
+
+ON_A_CPU = Sizes(4, 10, 1000, 2, Layout(10, 40, 40, 40, 8), 5, 1)
+
+
+def measures() -> Iterator[Measure]:
+    """Everything at full size on an accelerator, in both precisions; on a CPU small ones, and training from states."""
+    where = device()
+    if jax.default_backend() == "cpu":
+        yield update(where, "made", "float32", ON_A_CPU, None)
+        yield update(where, "none", "float32", ON_A_CPU, None)
+        yield from training(where, "float32", ON_A_CPU, None, pixels=False)
+        return
+    for precision in ("float32", "bfloat16"):
+        for bonus in BONUSES:
+            yield update(where, bonus, precision, Sizes(), LEAST_UPDATES if bonus == "made" else None)
+    for precision in ("float32", "bfloat16"):
+        yield from training(where, precision, Sizes(), LEAST_STEPS)
+
+
+def update(where: str, bonus: str, precision: str, sizes: Sizes, least: float | None) -> Measure:
+    """Updates a second with a bonus."""
+    found = 1 / update_seconds(learner(bonus, precision, sizes), sizes.updates)
+    told = f"Dreamer with {bonus} in {precision}, {sizes.batch} windows of {sizes.length} pictures of 64 x 64"
+    goal, met = ("", None) if least is None else (f"at least {least:g}/s", found >= least)
+    return Measure(told, found, "updates/s", None, None, goal, met, where)
+
+
+def learner(bonus: str, precision: str, sizes: Sizes) -> SequenceLearner:
+    """What learns on pendulum_swingup."""
+    obs, action = Space((64, 64, 3), jnp.uint8, None, 0.0, 255.0), Space((1,), jnp.float32, None, -1.0, 1.0)
+    spec = Spec(obs, action, horizon=EPISODE)
+    agent = Dreamer(dataclasses.replace(sizes.layout, precision=precision), horizon=sizes.horizon)
+    pays = dreaming_bonus(bonus, sizes.batch * sizes.length)
+    replay = Sequences(Replay(sizes.steps, shortest=EPISODE), sizes.length)
+    return SequenceLearner(spec, agent, pays, Constant(0.05), replay, sizes.batch)
+
+
+def filled(learner: SequenceLearner, key: jax.Array) -> LearnerState:
+    """A state whose replay is full of whole episodes of noise."""
+    k_start, k_frames = jax.random.split(key)
+    state, (c, f) = learner.start(k_start), learner.replay.steps.room
+    replay: SequencesState = state.replay  # type: ignore[assignment]
+    number = jnp.arange(c, dtype=jnp.int32)
+    at = number + number // EPISODE
+    steps = replay.steps._replace(
+        frames=jax.random.bits(k_frames, replay.steps.frames.shape, jnp.uint8),
+        at=at[None],
+        written=at[-1:] + 2,
+        taken=jnp.int32(c),
+        first=jnp.searchsorted(at, at[-1] + 3 - f).astype(jnp.int32)[None],
+    )
+    begun = (number // EPISODE * EPISODE)[None]
+    return state._replace(replay=SequencesState(steps, begun))  # type: ignore[arg-type]
+
+
+def update_seconds(learner: SequenceLearner, updates: int, repeats: int = 3) -> float:
+    """Seconds of one of so many updates in a call; the best of several calls."""
+    options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
+    state = jax.jit(lambda: filled(learner, jax.random.key(0)))()
+    study = jax.jit(lambda state: learner.study(state, updates), donate_argnums=0, compiler_options=options)
+    best = float("inf")
+    for i in range(repeats + 1):
+        began = time.perf_counter()
+        state, _ = jax.block_until_ready(study(state))
+        best = min(best, (time.perf_counter() - began) / updates) if i else best  # the first call compiles
+    return best
+
+
+def training(where: str, precision: str, sizes: Sizes, least: float | None, pixels: bool = True) -> Iterator[Measure]:
+    """Steps of the environment a second while it trains with MADE on one seed, or why there are none."""
+    seen = "" if pixels else f" from states, {sizes.batch} windows of {sizes.length}"
+    told = f"{TASK}, Dreamer with made in {precision}{seen}, one seed: training"
+    run = dreamer_run(TASK, "made")
+    run = dataclasses.replace(run, task=dataclasses.replace(run.task, pixels=pixels))
+    try:
+        found = steps_a_second(sized(run, precision, sizes), sizes.bursts)
+    except ValueError as error:  # dm_control or a way to draw is missing: it says which
+        yield Measure(f"{told}, not measured. {error}", float("nan"), "steps/s", None, None, "", None, where)
+        return
+    goal, met = ("", None) if least is None else (f"at least {least:g}/s", found >= least)
+    yield Measure(told, found, "steps/s", None, None, goal, met, where)
+    yield Measure(f"{told} for 500,000 steps, projected", 500_000 / found / 60, "minutes", None, None, "", None, where)
+
+
+def sized(run: DreamerRun, precision: str, sizes: Sizes) -> DreamerRun:
+    """The run at those sizes, with no more actions at random than are needed."""
+    layout = dataclasses.replace(sizes.layout, precision=precision)
+    agent = dataclasses.replace(run.agent, layout=layout, horizon=sizes.horizon)
+    steps = dataclasses.replace(run.replay.steps, capacity=sizes.steps)
+    replay = Sequences(steps, sizes.length)
+    return dataclasses.replace(run, agent=agent, replay=replay, batch=sizes.batch, seed_steps=2 * EPISODE)
+
+
+def steps_a_second(run: DreamerRun, bursts: int) -> float:
+    """Training as `made train` does it, from one burst of updates to another, after the first, which compile."""
+    if run.task.pixels:
+        rendering.choose()
+    plan = Plan(run, (0,), evaluate_every=10**9, checkpoint_every=10**9)  # type: ignore[arg-type]
+    with controlled.prepared(plan) as programs:
+        state = programs.place(programs.begin(programs.runs, programs.seeds))
+        state, _ = programs.advance(programs.runs, state, run.seed_steps + run.train_every + 2)
+        jax.block_until_ready(state.learners)
+        began, actions = time.perf_counter(), bursts * run.train_every
+        state, _ = programs.advance(programs.runs, state, actions)
+        jax.block_until_ready(state.learners)
+        return actions * run.task.repeat / (time.perf_counter() - began)

@@ -1,0 +1,101 @@
+"""What Dreamer's model makes of what happened: a film that it is left to continue, and the returns it expects."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, PyTree
+
+from made import trees
+from made.agents.dreamer import Dreamer, DreamerState
+from made.agents.dreamer_world import foretold, open_loop
+from made.control_run import DreamerRun
+from made.core import Transition
+from made.dreaming import Dreaming
+from made.training import devices, film
+from made.training.plan import Plan
+
+SEEN = 5  # observations that the model is shown before it is told actions alone
+WINDOWS = 16  # that returns are compared on
+HEIGHT = 128  # pixels of a film, at least
+RETURNS = "dreams.csv"
+_APART = 0x6472656D  # sets the keys of these draws apart from those of training
+
+
+class Known(NamedTuple):
+    """One seed of a run of Dreamer, as it stands."""
+
+    agent: DreamerState
+    bonus: PyTree
+    replay: PyTree
+    k: Array  # updates
+
+
+class Told(NamedTuple):
+    """Windows of the replay: what was earned after the first observations, what was paid for, what was expected."""
+
+    real: Float[Array, " n"]
+    paid: Float[Array, " n"]  # with the bonus, which is what the model learns to expect
+    imagined: Float[Array, " n"]
+
+
+def pictures(plan: Plan, state: Any, out: Path) -> list[Path]:
+    """A film for each of the first seeds, where there is something to see, and the returns of all; else nothing."""
+    run: Any = plan.run
+    if not isinstance(run, DreamerRun | Dreaming) or not isinstance(run.agent, Dreamer):
+        return []
+    told = jax.jit(lambda known, key: tell(run, known, key), compiler_options=devices.options(0))
+    written, rows = [], []
+    for seed, known in zip(plan.seeds, seeds_of(run, state, len(plan.seeds)), strict=True):
+        key = jax.random.fold_in(jax.random.key(seed), _APART)
+        frames, returns = jax.device_get(told(known, key))
+        rows += [(seed, i, *map(float, one)) for i, one in enumerate(zip(*returns, strict=True))]
+        if frames is not None and seed in plan.seeds[: film.DRAWN]:
+            written.append(film.save_film(enlarged(frames), out / f"dream-seed{seed}.gif"))
+    with open(out / RETURNS, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("seed", "window", *Told._fields), *rows])
+    return [*written, out / RETURNS]
+
+
+def seeds_of(run: DreamerRun | Dreaming, state: Any, n: int) -> Iterator[Known]:
+    """Each seed by itself, whether it is a lane or has a state of its own."""
+    for lane in range(n):
+        if isinstance(run, Dreaming):
+            one = trees.index(state, lane)
+            yield Known(one.agent, one.bonus, one.replay, one.run.k)
+        else:
+            lanes = len(state.learners) < n or not run.task.pixels
+            one = trees.index(state.learners[0], lane) if lanes else state.learners[lane]
+            yield Known(one.agent, one.bonus, one.replay, one.k)
+
+
+def tell(run: DreamerRun | Dreaming, known: Known, key: Key[Array, ""]) -> tuple[Array | None, Told]:
+    """(a film of one window, the returns of several), from what the replay holds; None where there is no image.
+
+    The window is one within an episode, where any that was drawn is.
+    """
+    k_draw, k_film, k_tell = jax.random.split(key, 3)
+    drawn = run.replay.sample(known.replay, WINDOWS, k_draw)
+    ends = (drawn.terminated | drawn.truncated)[:-1].sum(0)
+    drawn = jax.tree.map(lambda x: x[:, jnp.argsort(ends)], drawn)
+    world, seen = known.agent.world, min(SEEN, run.replay.length)
+    drawable = any(len(leaf.shape) == 3 for leaf in world.decoder.leaves)
+    frames = open_loop(world, drawn, k_film, seen) if drawable else None
+    return frames, returns_of(run, known, drawn, k_tell, seen)
+
+
+def returns_of(run: Any, known: Known, drawn: Transition, key: Key[Array, ""], seen: int) -> Told:
+    """The sums of the rewards after the first `seen` observations of each window."""
+    paid = drawn.reward + film.pay(run, known, drawn)  # type: ignore[arg-type]
+    imagined = foretold(known.agent.world, drawn, key, seen)
+    return Told(drawn.reward[seen - 1 :].sum(0), paid[seen - 1 :].sum(0), imagined.sum(0))
+
+
+def enlarged(frames: np.ndarray) -> list[np.ndarray]:
+    """Pictures [T, h, w, 3], small ones with larger pixels."""
+    times = max(1, -(-HEIGHT // frames.shape[1]))
+    return list(np.repeat(np.repeat(frames, times, axis=1), times, axis=2))

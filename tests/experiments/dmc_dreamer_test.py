@@ -1,0 +1,92 @@
+"""Figure 10: what is run at each scale, and every branch of the verdicts that are Dreamer's own."""
+
+import numpy as np
+import pytest
+from experiments.dmc_test import made_up
+
+from made.bonuses.replayed import window_of
+from made.experiments import dmc_claims, dmc_dreamer, dmc_study
+from made.experiments.spec import Verdict
+from made.results.store import Scale
+from made.results.table import Table
+from made.trial import groups
+
+TASKS = dmc_study.TASKS
+
+
+def dreamt(levels: dict[str, float], steps: int = 500_000, seeds: int = 5, pixels: bool = True) -> Table:
+    """Runs of Dreamer that return the same at every evaluation."""
+    table = made_up({label: [x] * 10 for label, x in levels.items()}, seeds, steps, pixels)
+    for run in (run for label in table.labels() for run in table.runs(label)):
+        run["description"]["agent"] = {"class": "Dreamer"}
+    return table
+
+
+def on(*tasks: str, **levels: float) -> dict[str, float]:
+    return {f"{task}/{method}": x for task in tasks for method, x in levels.items()}
+
+
+@pytest.mark.parametrize("scale", [Scale.SMOKE, Scale.SMALL, Scale.GPU, Scale.PAPER])
+def test_every_scale_is_dreamer_in_steps_of_the_environment(scale):
+    trials = dmc_dreamer.trials(scale)
+    for label, trial in trials.items():
+        task, method = label.split("/")
+        budget, repeat = dmc_dreamer.BUDGETS[scale.value][task], trial.task.repeat  # type: ignore[attr-defined]
+        assert (trial.iterations * repeat, trial.every * repeat) == (budget.steps, budget.every)
+        assert trial.task.pixels == (scale in (Scale.GPU, Scale.PAPER))  # type: ignore[attr-defined]
+        if method == "re3":
+            assert trial.bonus.bonus.capacity == trial.batch * trial.replay.length  # type: ignore[attr-defined]
+        if method.startswith("made"):
+            assert window_of(trial.bonus) == 1000  # type: ignore[attr-defined]
+    assert len(groups(list(trials.values()))) == len(trials)
+    assert scale is not Scale.PAPER or set(trials) == {f"{t}/{m}" for t in TASKS for m in dmc_dreamer.METHODS}
+
+
+def test_claim_29_wants_made_above_re3_above_none_on_three_tasks():
+    fine = on(*dmc_dreamer.STRONG, made=300, re3=200, none=100)
+    assert dmc_dreamer.above_both(dreamt(fine)).holds is True
+    assert dmc_dreamer.above_both(dreamt({**fine, "hopper_hop/made": 150})).holds is False
+    assert dmc_dreamer.above_both(dreamt({**fine, "hopper_hop/none": 250})).holds is False, "RE3 is to be above none"
+    one = dmc_dreamer.above_both(dreamt(on("hopper_hop", made=300, re3=200, none=100)))
+    assert one.holds is None and "not run: cheetah_run_sparse" in one.observed
+    assert dmc_dreamer.above_both(dreamt(fine, steps=200_000)).holds is None
+
+
+def test_claim_30_wants_both_gaps_on_hopper():
+    def gaps(**levels: float) -> Verdict:
+        return dmc_dreamer.hopper(dreamt(on("hopper_hop", **levels)))
+
+    assert gaps(made=400, re3=290, none=140).holds is True
+    assert gaps(made=400, re3=310, none=140).holds is False and gaps(made=400, re3=290, none=160).holds is False
+    lacking = gaps(made=400, re3=290)
+    assert lacking.holds is None and "lacks none" in lacking.observed
+    assert "printed 250" in gaps(made=400, re3=290, none=140).observed
+
+
+def test_claims_31_and_32_are_judged_by_the_two_baselines_that_dreamer_has():
+    base = on(*TASKS, made=300, re3=250, none=200)
+    assert dmc_claims.consistent(dreamt(base)).holds is True and dmc_claims.largest_gain(dreamt(base)).holds is False
+    assert dmc_claims.largest_gain(dreamt({**base, "hopper_hop/made": 400})).holds is True
+    assert dmc_claims.consistent(dreamt({**base, "hopper_hop/re3": 400})).holds is False
+    as_rad = made_up({label: [x] * 10 for label, x in base.items()})
+    assert dmc_claims.consistent(as_rad).holds is None and "lacks icm" in dmc_claims.consistent(as_rad).observed
+
+
+@pytest.mark.parametrize("check", [claim.check for claim in dmc_dreamer.EXPERIMENT.claims])
+def test_states_and_few_seeds_cannot_tell(check):
+    base = on(*TASKS, made=500, re3=250, none=200)
+    states, few = check(dreamt(base, pixels=False)), check(dreamt(base, seeds=3))
+    assert states.holds is None and "from states" in states.observed
+    assert few.holds is None and "3 of 5 seeds" in few.observed
+
+
+def test_the_figure_has_a_panel_a_task_and_the_table_a_row_a_method():
+    table = dreamt(on(*TASKS, made=300, re3=250, none=200))
+    (drawing,) = dmc_dreamer.draw(table)
+    shown = [ax for ax in drawing.figure.axes if ax.get_visible()]
+    assert [ax.get_title() for ax in shown] == list(TASKS) and "10 episodes" in drawing.caption
+    labels = {line.get_label() for ax in shown for line in ax.lines}
+    assert {"Dreamer", "MADE", "RE3"} <= labels
+    ((_, header, lines),) = dmc_dreamer.tables(table)
+    assert len(lines) == 18 and all(len(line) == len(header) for line in lines)
+    assert np.isclose(float(lines[0][-1].split()[0]), 201, atol=1)

@@ -1,0 +1,251 @@
+"""Dreamer through `made train`: when it learns, what it remembers as it acts, going on to the bit, films, refusals."""
+
+import csv
+import dataclasses
+import os
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contracts.settings import TINY, Walk, quick, rnd
+from PIL import Image
+from sequences_test import Listener
+from training.resume_test import Stops, assert_equal, go, rows
+
+from made import cli
+from made.agents.dreamer import Dreamer
+from made.agents.dreamer_nets import Layout
+from made.bonuses import RE3, NoBonus
+from made.bonuses.replayed import fed, window_of
+from made.control.temperatures import DREAMER, dreamer_temperature
+from made.control.worker import Workers
+from made.control_run import DreamerRun
+from made.core import Space, Spec, Transition
+from made.dreaming import SequenceLearner
+from made.replay import Replay
+from made.schedules import Constant
+from made.sequences import Sequences
+from made.training import control_run, controlled, devices, dreams, session
+from made.training.command import Train
+from made.training.plan import Plan
+
+ACTIONS, FIRST, EVERY, SEEDS = 27, 8, 6, (0, 1)
+SMALL = Layout(stoch=2, deter=4, hidden=4, units=4, depth=2, reward=1, ends=1, value=1, actor=1)
+SETTINGS = ("task.repeat=100", "task.pixels=False", "replay.length=4", f"seed_steps={FIRST}", "batch=2", "pretrain=2")
+SETTINGS += ("train_every=8", "updates=2", "replay.steps.capacity=64", "agent.horizon=2")
+LEARNT = (8, 16, 24)  # actions that are followed by two updates, all by the same program
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    """Programs that are quick to compile, and one process for all environments."""
+    pytest.importorskip("dm_control", reason="needs dm_control: pip install 'made-rl[control]'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "options", lambda level: {"xla_backend_optimization_level": 0})
+        patch.setattr(os, "cpu_count", lambda: 1)
+        yield
+
+
+def plan() -> Plan:
+    """Twenty-seven actions from states in rows of six, with a bonus that takes in every step once."""
+    run = control_run.build("pendulum_swingup", "dreamer", "none", False, 0.1, None, SETTINGS)
+    agent, bonus = dataclasses.replace(run.agent, layout=SMALL), fed(RE3(**TINY, capacity=40))  # type: ignore[type-var]
+    run = dataclasses.replace(run, agent=agent, bonus=bonus, iterations=ACTIONS, every=EVERY)  # type: ignore[call-arg]
+    return Plan(run, SEEDS, evaluate_every=12, checkpoint_every=12, episodes=2, keep=2)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """(plan, programs, folder, end) of a run that nothing stopped."""
+    asked, out = plan(), tmp_path_factory.mktemp("dreamer")
+    programs = controlled.prepare(asked)
+    yield asked, programs, out, go(asked, programs, out)
+    programs.advance.__self__.close()
+
+
+def test_updates_come_many_at_a_time_as_in_dreamer_v1():
+    run = control_run.build("pendulum_swingup", "dreamer", "made", False, None, None, ())
+    assert isinstance(run, DreamerRun)
+    due = {t: run.due(t) for t in range(1, 4001) if run.due(t)[0]}
+    assert due == {2500: (100, 2500), 3000: (100, 500), 3500: (100, 500), 4000: (100, 500)}
+    assert (run.batch, run.replay.length, run.task.size, run.task.stack, run.task.repeat) == (50, 50, 64, 1, 2)
+    assert float(run.tau(1)) == pytest.approx(0.01)
+    slow = control_run.build("quadruped_run", "dreamer", "re3", False, None, None, ("batch=10",))
+    assert (slow.seed_steps, slow.train_every) == (1250, 250) and float(slow.tau(10**6)) == pytest.approx(0.1)  # type: ignore[union-attr]
+    assert slow.bonus.bonus.capacity == 500, "the neighbours are the batch"  # type: ignore[union-attr]
+
+
+def test_it_learns_when_updates_are_due_and_at_no_other_time(whole):
+    _, _, out, end = whole
+    found = rows(out)[:: len(SEEDS)]
+    assert [line["frames"] for line in found] == [600, 1200, 1800, 2400, 2700]
+    assert ["model_loss" in line for line in found] == [False, True, True, False, True]
+    assert [line["episodes"] for line in found] == [0, 1, 0, 1, 0]
+    (learner,) = end.state.learners
+    assert learner.k.tolist() == [2 * len(LEARNT)] * 2 and learner.agent.k.tolist() == learner.k.tolist()
+    assert learner.replay.steps.taken.tolist() == [ACTIONS - 1] * 2
+    ring = learner.bonus.ring.written
+    assert ring.tolist() == [24, 24], "every step was fresh once, eight at a time"
+
+
+def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path, monkeypatch):
+    asked, programs, out, end = whole
+    left, receive = [21], Workers.receive
+
+    def fails(self):
+        left[0] -= len(SEEDS) == self.n_envs  # not those of evaluations
+        if left[0] < 0:
+            raise RuntimeError("stopped by the test")
+        return receive(self)
+
+    monkeypatch.setattr(Workers, "receive", fails)
+    with pytest.raises(RuntimeError):
+        go(asked, programs, tmp_path)
+    monkeypatch.undo()
+    stand = session.stand_of(asked, programs, tmp_path)
+    assert stand.update == 12 and float(abs(stand.state.carries[0][0].deter).sum()) > 0
+    last = go(asked, programs, tmp_path)
+    assert_equal(end.state, last.state)
+    assert rows(tmp_path) == rows(out)
+
+
+def test_what_is_remembered_is_carried_on_and_blank_where_an_episode_begins(whole):
+    _, programs, _, end = whole
+    learning, learners = programs.advance.__self__.learning, end.state.learners
+    obs = np.ones((2, 3), np.float32)
+    blank = learning.carries(1)
+    first, _ = learning.act(learners, blank, np.ones(2, bool), obs, 5)
+    on, _ = learning.act(learners, first, np.zeros(2, bool), obs, 6)
+    anew, _ = learning.act(learners, first, np.ones(2, bool), obs, 6)
+    fresh, _ = learning.act(learners, blank, np.zeros(2, bool), obs, 6)
+    assert_equal(anew, fresh)
+    half, _ = learning.act(learners, first, np.array([True, False]), obs, 6)
+    deter = lambda carries: np.asarray(carries[0][0].deter)[:, 0]  # noqa: E731
+    assert not np.allclose(deter(on), deter(anew))
+    np.testing.assert_array_equal(deter(half), np.stack([deter(anew)[0], deter(on)[1]]))
+    again = [learning.act(learners, first, np.zeros(2, bool), obs, 9, i, explore=False)[1] for i in (0, 0, 1)]
+    assert np.array_equal(again[0], again[1]) and np.abs(again[0]).max() <= 1
+    state = [learning.act(learners, first, np.zeros(2, bool), obs, 9, i, explore=False)[0] for i in (0, 1)]
+    assert not np.allclose(state[0][0][0].stoch, state[1][0][0].stoch), "each step has noise of its own"
+
+
+def test_dreams_are_of_each_seed_by_itself(whole):
+    asked, _, _, end = whole
+    one, other = dreams.seeds_of(asked.run, end.state, 2)
+    assert one.k.shape == () and one.replay.steps.taken == ACTIONS - 1
+    assert not np.array_equal(one.replay.steps.frames, other.replay.steps.frames)
+
+
+def test_a_film_shows_truth_model_and_difference_side_by_side(tmp_path):
+    """Of windows that a replay of small pictures holds; an untrained model is enough."""
+    spec = Spec(Space((8, 8, 3), jnp.uint8, None, 0.0, 255.0), Space((1,), jnp.float32, None, -1.0, 1.0))
+    replay = Sequences(Replay(20, shortest=9), 6)
+    agent = Dreamer(SMALL, horizon=2)
+    learner = SequenceLearner(spec, agent, rnd(), Constant(0.5), replay, 2)
+    run = dataclasses.replace(
+        control_run.build("pendulum_swingup", "dreamer", "none", False, 0.5, None, ()),
+        agent=agent,
+        replay=replay,
+        bonus=rnd(),
+    )
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 255, (12, 1, 8, 8, 3), np.uint8)
+    no, zero = np.zeros((12, 1), bool), np.zeros((12, 1), np.float32)
+    came = Transition(image, zero[..., None], zero + 1, np.roll(image, -1, 0), no, no)  # type: ignore[arg-type]
+    state = quick(lambda key: learner.store(learner.start(key), came))(jax.random.key(0))
+    end = controlled.ControlState((state,), {}, came, np.zeros(1), np.asarray(12))  # type: ignore[arg-type]
+    asked = Plan(run, (7,), evaluate_every=1, checkpoint_every=1)  # type: ignore[arg-type]
+    gif, table = dreams.pictures(asked, end, tmp_path)
+    with Image.open(gif) as shown:
+        assert shown.n_frames == 7 and shown.size == (3 * 128, 128)  # type: ignore[attr-defined]
+        first = np.asarray(shown.convert("RGB"), float)
+    near = [np.abs(first[::16, :128:16] - x[0]).mean() for x in image]
+    assert min(near) < 25 and np.median(near) > 40, "the truth on the left, but for the colours of a GIF"
+    with open(table, encoding="utf-8") as file:
+        told = list(csv.DictReader(file))
+    assert len(told) == dreams.WINDOWS and {line["real"] for line in told} == {"2.0"}, "two actions after five pictures"
+    assert all(float(line["paid"]) > 2 for line in told) and len({line["imagined"] for line in told}) > 1
+
+
+def test_the_temperatures_are_the_papers_for_dreamer():
+    assert DREAMER == {
+        "cartpole_swingup_sparse": 0.5,
+        "cheetah_run_sparse": 0.5,
+        "walker_run_sparse": 0.01,
+        "hopper_hop": 0.5,
+        "pendulum_swingup": 0.01,
+        "quadruped_run": 0.0005,
+    }
+    tau = lambda *names: float(dreamer_temperature(*names)(10**6))  # noqa: E731
+    assert tau("walker_run_sparse", "rnd-at-made") == pytest.approx(0.01) and tau("hopper_hop", "none") == 0
+    assert tau("quadruped_run", "re3") == pytest.approx(0.1) and tau("finger_spin", "made") == 0.5
+
+
+GRID = ["--env", "Empty-5x5", "--agent", "dreamer"]
+CONTROL = ["--env", "hopper_hop", "--agent", "dreamer"]
+REFUSED = {
+    "a size": ([*CONTROL, "--set", "task.size=84"], "one picture of 64 x 64 .*task.size=84"),
+    "a bonus": ([*CONTROL, "--bonus", "icm"], "no bonus 'icm' for Dreamer"),
+    "a first window": ([*CONTROL, "--set", "seed_steps=20"], "replay.length=50 actions, and seed_steps=20"),
+    "no updates": ([*CONTROL, "--set", "updates=0"], "updates of at least 1, got 0"),
+    "streams": ([*CONTROL, "--set", "replay.steps.streams=2"], "replay.steps.streams and .* must be 1, got 2 and 1"),
+    "a gate": ([*CONTROL, "--gated"], "--gated and --strength are for"),
+    "a misspelt grid": (["--env", "Emty-5x5", "--agent", "dreamer"], "no task 'Emty-5x5'. Did you mean 'Empty-5x5'"),
+    "a strength on a grid": ([*GRID, "--strength", "1"], "give Dreamer a --tau"),
+    "a hosted grid": (["--env", "gym:Empty-5x5", "--agent", "dreamer"], "compiled environments and on control tasks"),
+    "uneven updates of a grid": ([*GRID, "--set", "updates=7"], "updates=7 updates takes its share of run.unroll=50"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_told_in_a_sentence(case, capsys, tmp_path):
+    words, sentence = REFUSED[case]
+    assert cli.main(["train", *words, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("made: ")
+    assert re.search(sentence, said), said
+
+
+def test_steps_that_are_taken_in_once_must_be_shared_out_evenly():
+    run = plan().run
+    with pytest.raises(ValueError, match="train_every=8 cannot be shared out over updates=3"):
+        control_run.fitted(dataclasses.replace(run, updates=3))  # type: ignore[arg-type]
+    other = dataclasses.replace(run, updates=3, bonus=rnd())
+    assert control_run.fitted(other).updates == 3  # type: ignore[arg-type, attr-defined]
+
+
+def test_a_replay_that_does_not_fit_is_refused_with_the_setting_that_helps(monkeypatch):
+    monkeypatch.setattr(controlled, "available", lambda on_host=False: 2**30)
+    with pytest.raises(
+        ValueError, match=r"64 steps takes 2\.0 GiB .* a smaller --set replay\.steps\.capacity=\.\.\.\.$"
+    ):
+        controlled.demand_memory(plan().run, 2**31, 1)  # type: ignore[arg-type]
+
+
+TINY_GRID = ("run.n_envs=2", "run.unroll=4", "updates=2", "prefill=8", "batch=2", "replay.length=4", "episodes=2")
+TINY_GRID += ("replay.steps.capacity=64", "run.agent.horizon=2", "run.spares=1")
+SIZES = {"stoch": 2, "deter": 4, "hidden": 4, "units": 4, "reward": 1, "ends": 1, "value": 1, "actor": 1}
+TINY_GRID += tuple(f"run.agent.layout.{name}={n}" for name, n in SIZES.items())
+
+
+def test_a_run_in_a_compiled_environment_is_stopped_and_gone_on_with(tmp_path):
+    """As `made train` builds it for a grid, then in a world and with an agent that compile in no time."""
+    asked = Train("Empty-5x5", "dreamer", "made", "48", set=TINY_GRID, every="16", eval_every="32").plan()
+    run: Any = asked.run
+    assert (
+        asked.frames_per_update == 8 and run.replay.steps.streams == 2 and run.run.starts == 2 and asked.episodes == 2
+    )
+    assert run.agent.ends and run.agent.reinforce == 1 and window_of(run.bonus) == 10_000
+    cheap = dataclasses.replace(run.run, env=Walk(), agent=Listener(), bonus=NoBonus(), watches=(), starts=None)
+    asked = asked._replace(run=dataclasses.replace(run, run=cheap), checkpoint_every=2)
+    programs = session.prepare(asked)
+    end, found = go(asked, programs, tmp_path / "whole"), rows(tmp_path / "whole")
+    assert [line["frames"] for line in found] == [16, 32, 48] and int(end.state.k[0]) == 6
+    assert int(end.state.run.k[0]) == 12 and {"paid", "return"} <= set(found[0]) and "eval_return" in found[1]
+    with pytest.raises(RuntimeError):
+        go(asked, programs, tmp_path / "part", stops=Stops(1, RuntimeError))
+    assert_equal(end.state, go(asked, programs, tmp_path / "part").state)
+    assert rows(tmp_path / "part") == found and dreams.pictures(asked, end.state, tmp_path) == []
