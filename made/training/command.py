@@ -16,7 +16,7 @@ class Train:
     """Train an agent with a bonus. The same command on a folder with an unfinished run goes on with it."""
 
     env: str  # a MiniGrid id, in full or as in DoorKey-5x5, a tabular task, gym:ID, envpool:ID, a control task
-    agent: str = "impala"  # on control tasks rad, from pixels, or sac, from states
+    agent: str = "impala"  # on control tasks rad or dreamer, from pixels, or sac, from states
     bonus: str = "made"
     steps: str | None = None  # frames of each seed, 10M (control tasks: 500k); rounded up to whole updates
     seeds: int = 1  # seeds 0 to N-1, side by side in one program
