@@ -18,7 +18,7 @@ from made.trial import Trial
 
 WINDOWS = (1_000, 10_000, 100_000)
 DEFAULT = 10_000
-ROWS = {"smoke": 2, "small": 5, "gpu": 35, "paper": 440}
+ROWS = {"smoke": 2, "small": 3, "gpu": 35, "paper": 440}
 TASKS = {"smoke": "MultiRoom-N2-S4", "small": "MultiRoom-N4-S5"}
 
 

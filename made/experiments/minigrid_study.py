@@ -80,7 +80,7 @@ class Budget(NamedTuple):
 
 BUDGETS: dict[str, dict[str, Budget]] = {
     "smoke": {"MultiRoom-N2-S4": Budget(2, 2, LATER[:-1])},  # one program
-    "small": {"MultiRoom-N4-S5": Budget(5, 5, ON_RND)},
+    "small": {"MultiRoom-N4-S5": Budget(2, 5, LATER[:-1], RATES[-1:])},  # ten minutes on two cores, each of the two
     "gpu": {  # on the first two whatever solved a task did so sooner at the larger rate: the others have that one
         "MultiRoom-N7-S8": Budget(25, 45, (*ON_RND, "ride", "icm", "icm/gated")),
         "KeyCorridorS4R3": Budget(30, 52, (*ON_RND, "ride", "icm", "icm/gated", "amigo")),
