@@ -136,7 +136,8 @@ def prepare() -> None:
     """Before dm_control is first imported: set MUJOCO_GL to what works, or to off, unless it is set.
 
     Left to itself dm_control takes GLFW, which without a screen imports with a warning and fails at the first picture.
+    It chooses when its `_render` is imported, which `import dm_control` alone does not do.
     """
-    settled = "dm_control" in sys.modules or os.environ.get("MUJOCO_GL") or not installed()
+    settled = "dm_control._render" in sys.modules or os.environ.get("MUJOCO_GL") or not installed()
     if not settled:
         os.environ["MUJOCO_GL"] = first_that_works(candidates()) or "off"  # states need no pictures

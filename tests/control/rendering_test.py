@@ -1,5 +1,6 @@
 """Finding a way to draw without ending the process, and saying what is missing."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -86,10 +87,11 @@ def test_without_dm_control_its_extra_is_named(monkeypatch):
 
 def test_preparing_sets_what_works_before_dm_control_is_imported(monkeypatch):
     found(monkeypatch, egl=False, osmesa=True)
-    monkeypatch.setitem(sys.modules, "dm_control", None)
+    monkeypatch.setitem(sys.modules, "dm_control._render", None)
     rendering.prepare()
     assert "MUJOCO_GL" not in os.environ, "too late: dm_control has made its choice"
-    monkeypatch.delitem(sys.modules, "dm_control")
+    monkeypatch.delitem(sys.modules, "dm_control._render")
+    monkeypatch.setitem(sys.modules, "dm_control", importlib)  # whatever: the package by itself chooses nothing
     rendering.prepare()
     assert os.environ["MUJOCO_GL"] == "osmesa"
     found(monkeypatch, egl=True)
@@ -99,7 +101,7 @@ def test_preparing_sets_what_works_before_dm_control_is_imported(monkeypatch):
 
 def test_where_nothing_works_states_do_and_pictures_say_what_is_missing(monkeypatch):
     found(monkeypatch, egl=False, osmesa=False)
-    monkeypatch.delitem(sys.modules, "dm_control", raising=False)
+    monkeypatch.delitem(sys.modules, "dm_control._render", raising=False)
     rendering.prepare()
     assert os.environ["MUJOCO_GL"] == "off"
     with pytest.raises(ValueError, match=r"egl: no hand; osmesa: no hand\). To mend it: apt-get install libegl1"):
