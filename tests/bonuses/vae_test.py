@@ -76,7 +76,7 @@ def test_the_bound_of_symbols_is_recomputed_from_the_parameters():
         return total + log_softmax(last)[action]
 
     expected = bound(state.learned.params, shown, state.noise, log_likelihood)
-    assert np.isclose(read(density, state, batch)[1, 2], expected, rtol=1e-4)
+    assert np.isclose(read(density, state, batch)[1, 2], expected, rtol=1e-5)
     assert state.noise.shape == (3, 3) and (state.noise != 0).all()
     assert [x.dtype for x in state.ring.items] == [jnp.uint8, jnp.uint8]  # as small as it can be kept
 
