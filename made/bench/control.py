@@ -17,14 +17,13 @@ from made.bench import Measure
 from made.bench.control_updates import (
     FEATURES,
     Sizes,
-    best_of,
     filled,
     pixel_learner,
     search,
     state_learner,
     update_seconds,
 )
-from made.bench.machine import device
+from made.bench.machine import best_of, device
 from made.control import rendering
 from made.control.worker import Workers
 from made.control_run import ControlRun, control_run
@@ -160,11 +159,11 @@ def parts(run: ControlRun, seeds: int, actions: int) -> dict[str, float]:
     learner = run.learner(spec)
     state = jax.jit(lambda: filled(learner, jax.random.key(0)))()
     draw = jax.jit(lambda replay, key: learner._draw(replay, key))
-    drawing = best_of(lambda: draw(state.replay, jax.random.key(0)))
+    drawing = best_of(lambda: draw(state.replay, jax.random.key(0)), 5)
     del state
     return {
         "physics and drawing, in processes": stepping,
-        "transfer of what is seen": best_of(lambda: jax.device_put((obs, obs[..., -3:], obs[..., -3:]))),
+        "transfer of what is seen": best_of(lambda: jax.device_put((obs, obs[..., -3:], obs[..., -3:])), 5),
         "drawing a batch": seeds * drawing,
         "updates": seeds * update_seconds(learner, 20, 2),
     }

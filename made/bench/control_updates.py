@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from made import rings
 from made.agents.rad import RAD, sac
 from made.agents.rad_nets import Layout
+from made.bench.machine import best_of
 from made.bonuses.control import control_bonus
 from made.bonuses.re3 import CACHED, LAUNCHED, distances
 from made.bonuses.stored import StoredState
@@ -132,15 +133,5 @@ def search(sizes: Sizes = Sizes()) -> tuple[float, float]:
         return distances(ring, queries, NEIGHBOUR, block)
 
     program = jax.jit(far).lower(ring, queries).compile()
-    return best_of(lambda: program(ring, queries)), program.memory_analysis().temp_size_in_bytes / 1e6  # type: ignore
-
-
-def best_of(call: Callable, repeats: int = 5) -> float:
-    """Seconds of the fastest of several calls."""
-    jax.block_until_ready(call())
-    found = float("inf")
-    for _ in range(repeats):
-        began = time.perf_counter()
-        jax.block_until_ready(call())
-        found = min(found, time.perf_counter() - began)
-    return found
+    megabytes = program.memory_analysis().temp_size_in_bytes / 1e6  # type: ignore[union-attr]
+    return best_of(lambda: program(ring, queries), 5), megabytes

@@ -1,12 +1,12 @@
 """Where the time of an update goes: environment, acting, bonus, learning, each timed by a program of its own."""
 
-import time
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from made.agents import Uniform
+from made.bench.machine import best_of
 from made.bonuses import NoBonus
 from made.core import Agent, Bonus
 from made.rollout import begin, rollout
@@ -30,8 +30,8 @@ def shares(lanes: Run) -> Callable[[], dict[str, float]]:
     def measured() -> dict[str, float]:
         state = first(lanes, seeds)
         batch = collect(lanes, state)
-        took = {name: timed(lambda one=one: one(lanes, state)) for name, one in rolled.items()}
-        took |= {name: timed(lambda one=one: one(lanes, state, batch)) for name, one in learnt.items()}
+        took = {name: best_of(lambda one=one: one(lanes, state)) for name, one in rolled.items()}
+        took |= {name: best_of(lambda one=one: one(lanes, state, batch)) for name, one in learnt.items()}
         return split(took)
 
     return measured
@@ -52,17 +52,6 @@ def split(took: dict[str, float]) -> dict[str, float]:
 def compiled(fn: Callable, *args):
     """The program of one call over all lanes."""
     return jax.jit(jax.vmap(fn)).lower(*args).compile()
-
-
-def timed(call: Callable, repeats: int = 3) -> float:
-    """Seconds of a call: the best of several after a first one."""
-    jax.block_until_ready(call())
-    best = float("inf")
-    for _ in range(repeats):
-        began = time.perf_counter()
-        jax.block_until_ready(call())
-        best = min(best, time.perf_counter() - began)
-    return best
 
 
 def _walk(agent: Agent, bonus: Bonus) -> Callable:

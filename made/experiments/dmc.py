@@ -42,16 +42,12 @@ def draw(table: Table) -> list[Drawing]:
 def _figure(table: Table, labels: list[str], name: str, text: str) -> Drawing:
     """A panel a task."""
     names = list(dict.fromkeys(label.split("/", 1)[0] for label in labels))
-    columns = min(3, len(names))
-    fig, axes = plot.figure(-(-len(names) // columns), columns, height=2.7)
-    flat = axes.reshape(-1)
-    for ax in flat[len(names) :]:
-        ax.set_visible(False)
-    for ax, task in zip(flat, names, strict=False):
+    fig, axes = plot.panels(len(names), height=2.7)
+    for ax, task in zip(axes, names, strict=True):
         for method in (m for m in shared.methods(table, task) if f"{task}/{m}" in labels):
             plain = method == "none" and not shared.from_pixels(table)  # soft actor-critic, not RAD
             curve(ax, table, f"{task}/{method}", "none" if plain else shared.look(method))
-        panel(ax, task, first=ax in axes[:, 0])
+        panel(ax, task, first=plot.leftmost(ax))
     plot.legend(fig)
     seeds = [len(table.seeds(one)) for one in labels]
     return Drawing(name, fig, plot.caption(fig, text, seeds=seeds, statistic="mean"))

@@ -76,19 +76,15 @@ def ten_thousand_is_reasonable(table: Table) -> Verdict:
 
 def draw(table: Table) -> list[Drawing]:
     names = studies(table)
-    columns = min(3, len(names))
-    fig, axes = plot.figure(-(-len(names) // columns), columns, height=2.7)
-    flat = axes.reshape(-1)
-    for ax in flat[len(names) :]:
-        ax.set_visible(False)
-    for ax, (name, labels) in zip(flat, names.items(), strict=False):
+    fig, axes = plot.panels(len(names), height=2.7)
+    for ax, (name, labels) in zip(axes, names.items(), strict=True):
         for label in labels:
             window = label.rsplit("/", 1)[1]
             at = [*WINDOWS, "all"].index(window)
             dmc.curve(ax, table, label, plot.Style(window, plot.CYCLE[at], "--" if window == "all" else "-"))
         task, method = name.split("/", 1)
-        dmc.panel(ax, task, first=ax in axes[:, 0])
-        plot.title(ax, f"{task}, {method}", x="environment steps", y="return" if ax in axes[:, 0] else "")
+        dmc.panel(ax, task, first=plot.leftmost(ax))
+        plot.title(ax, f"{task}, {method}", x="environment steps", y="return" if plot.leftmost(ax) else "")
     plot.legend(fig)
     seeds = [len(table.seeds(one)) for one in table.labels()]
     text = (

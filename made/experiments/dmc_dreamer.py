@@ -134,18 +134,14 @@ def trials(scale: Scale) -> dict[str, Trial]:
 
 def draw(table: Table) -> list[Drawing]:
     names = shared.tasks(table)
-    columns = min(3, len(names))
-    fig, axes = plot.figure(-(-len(names) // columns), columns, height=2.7)
-    flat = axes.reshape(-1)
-    for ax in flat[len(names) :]:
-        ax.set_visible(False)
-    for ax, task in zip(flat, names, strict=False):
+    fig, axes = plot.panels(len(names), height=2.7)
+    for ax, task in zip(axes, names, strict=True):
         for method in shared.methods(table, task):
             dmc.curve(ax, table, f"{task}/{method}", "dreamer" if method == "none" else shared.look(method))
         ax.axhline(PUBLISHED_RE3[task], color="#888888", linewidth=0.6, linestyle=":")
         ax.set_ylim(bottom=0)
         plot.step_axis(ax)
-        plot.title(ax, task, x="environment steps", y="return" if ax in axes[:, 0] else "")
+        plot.title(ax, task, x="environment steps", y="return" if plot.leftmost(ax) else "")
     plot.legend(fig)
     what = "Dreamer from pixels" if shared.from_pixels(table) else "Dreamer from states"
     text = (

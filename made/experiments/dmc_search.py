@@ -51,12 +51,8 @@ def write_choice(table: Table, scale: Scale) -> None:
 
 def draw(table: Table) -> list[Drawing]:
     names = shared.tasks(table)
-    columns = min(3, len(names))
-    fig, axes = plot.figure(-(-len(names) // columns), columns, height=2.7)
-    flat = axes.reshape(-1)
-    for ax in flat[len(names) :]:
-        ax.set_visible(False)
-    for ax, task in zip(flat, names, strict=False):
+    fig, axes = plot.panels(len(names), height=2.7)
+    for ax, task in zip(axes, names, strict=True):
         at: dict[str, list[tuple[float, np.ndarray]]] = {}
         for one in (label for label in table.labels() if label.startswith(f"{task}/")):
             at.setdefault(parts(one)[1], []).append((parts(one)[2], shared.average(table, one)))
@@ -67,7 +63,7 @@ def draw(table: Table) -> list[Drawing]:
             for tau, x in entries:
                 ax.plot([tau] * len(x), x, ".", color=look.colour, alpha=0.5, markersize=4)
         plot.log_axis(ax)
-        plot.title(ax, task, x="temperature", y="return over the run" if ax in axes[:, 0] else "")
+        plot.title(ax, task, x="temperature", y="return over the run" if plot.leftmost(ax) else "")
     plot.legend(fig)
     seeds = len(table.seeds(table.labels()[0]))
     text = f"The search: mean return over all evaluations against the temperature, a dot a seed ({seeds}) and a line through their means."

@@ -166,15 +166,12 @@ def factor_drives_the_gain(table: Table) -> Verdict:
 
 def draw(table: Table) -> list[Drawing]:
     names = shared.tasks(table)
-    fig, axes = plot.figure(-(-len(names) // 2), min(2, len(names)), height=2.8, sharey=True)
-    flat = axes.reshape(-1)
-    for ax in flat[len(names) :]:
-        ax.set_visible(False)
-    for ax, task in zip(flat, names, strict=False):
+    fig, axes = plot.panels(len(names), 2, height=2.8, sharey=True)
+    for ax, task in zip(axes, names, strict=True):
         for method in shared.methods(table, task):
             _curve(ax, table, task, method)
         plot.step_axis(ax)
-        plot.title(ax, task, x="frames", y="return" if ax is flat[0] else "")
+        plot.title(ax, task, x="frames", y="return" if plot.leftmost(ax) else "")
     plot.legend(fig)
     seeds = [len(table.seeds(one)) for one in table.labels()]
     text = (

@@ -61,10 +61,7 @@ def draw(table: Table) -> list[Drawing]:
     fig, axes = plot.figure(1, 2, height=2.8, sharey=True)
     for ax, part in zip(axes[0], ("gated", "ungated"), strict=True):
         for i, one in enumerate(label for label in table.labels() if label.startswith(f"{part}/")):
-            at, curves = shared.returns(table, one)
-            colour, text = plot.CYCLE[i % len(plot.CYCLE)], one.split("/", 1)[1]
-            ax.plot(at, curves.mean(axis=0), color=colour, label=text)
-            ax.fill_between(at, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.12, linewidth=0)
+            shared.band(ax, table, one, plot.CYCLE[i % len(plot.CYCLE)], one.split("/", 1)[1])
         plot.step_axis(ax)
         plot.title(ax, f"MADE, {part}", x="frames", y="return" if part == "gated" else "")
     plot.legend(fig)
@@ -77,11 +74,7 @@ def draw(table: Table) -> list[Drawing]:
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = []
-    for one in table.labels():
-        ends = shared.final(table, one)
-        said = f"{ends.mean():.2f} ({ends.min():.2f} to {ends.max():.2f})"
-        rows.append([*one.split("/", 1), shared.to_solve(table, one).say(rng()), said])
+    rows = [[*one.split("/", 1), *shared.outcome(table, one, rng())] for one in table.labels()]
     return [("MADE with other densities", ["gate", "density", "frames to solve", "return at the end"], rows)]
 
 

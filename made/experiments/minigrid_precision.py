@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import numpy as np
-
 from made.agents.impala import IMPALA
 from made.agents.impala_nets import LAYOUTS, Layout
 from made.experiments import minigrid_study as shared
@@ -38,9 +36,7 @@ def draw(table: Table) -> list[Drawing]:
     fig, axes = plot.figure(1, len(shared.RATES), height=2.4, sharey=True)
     for i, (ax, rate) in enumerate(zip(axes[0], shared.RATES, strict=True)):
         for colour, precision in zip(plot.CYCLE, PRECISIONS, strict=False):
-            at, curves = shared.returns(table, f"{precision}/lr={rate:g}")
-            ax.plot(at, curves.mean(axis=0), color=colour, label=precision)
-            ax.fill_between(at, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.12, linewidth=0)
+            shared.band(ax, table, f"{precision}/lr={rate:g}", colour, precision)
         plot.step_axis(ax)
         plot.title(ax, f"learning rate {rate:g}", x="frames", y="" if i else "return")
     plot.legend(fig)
@@ -53,11 +49,7 @@ def draw(table: Table) -> list[Drawing]:
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = []
-    for one in table.labels():
-        ends = np.asarray(shared.final(table, one))
-        said = f"{ends.mean():.2f} ({ends.min():.2f} to {ends.max():.2f})"
-        rows.append([*one.split("/", 1), shared.to_solve(table, one).say(rng()), said])
+    rows = [[*one.split("/", 1), *shared.outcome(table, one, rng())] for one in table.labels()]
     return [
         ("Products in two precisions", ["precision", "learning rate", "frames to solve", "return at the end"], rows)
     ]

@@ -165,3 +165,16 @@ def methods(table: Table, task: str) -> list[str]:
     """The methods that were recorded on a task, in the order of the tables above."""
     have = {label.split("/", 1)[1] for label in table.labels() if label.startswith(f"{task}/")}
     return [name for name in (*METHODS, *PRINTED) if name in have]
+
+
+def outcome(table: Table, label: str, rng: np.random.Generator) -> list[str]:
+    """What a row of a table says of it: frames to solve, and the return at the end with its range."""
+    ends = final(table, label)
+    return [to_solve(table, label).say(rng), f"{ends.mean():.2f} ({ends.min():.2f} to {ends.max():.2f})"]
+
+
+def band(ax, table: Table, label: str, colour: str, text: str) -> None:
+    """The mean return over seeds, and a shade from the least to the largest: for few seeds."""
+    at, curves = returns(table, label)
+    ax.plot(at, curves.mean(axis=0), color=colour, label=text)
+    ax.fill_between(at, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.12, linewidth=0)

@@ -44,12 +44,8 @@ def _times(x: float) -> str:
 
 def draw(table: Table) -> list[Drawing]:
     names = shared.tasks(table)
-    columns = min(3, len(names))
-    fig, axes = plot.figure(-(-len(names) // columns), columns, height=2.6, sharey=True)
-    flat = axes.reshape(-1)
-    for ax in flat[len(names) :]:
-        ax.set_visible(False)
-    for ax, task in zip(flat, names, strict=False):
+    fig, axes = plot.panels(len(names), height=2.6, sharey=True)
+    for ax, task in zip(axes, names, strict=True):
         ratios = relative(table, task)
         top = 1.25 * max([x for x in ratios.values() if np.isfinite(x)], default=1.0)
         for i, (method, x) in enumerate(ratios.items()):
@@ -65,7 +61,7 @@ def draw(table: Table) -> list[Drawing]:
             ax.text(i, top if fails else x, "\u221e" if fails else f"{x:.1f}", ha="center", va="bottom", fontsize=6)
         ax.set_xticks([])
         ax.axhline(1, color="#888888", linewidth=0.6)
-        plot.title(ax, task, y="frames, relative to MADE" if ax in axes[:, 0] else "")
+        plot.title(ax, task, y="frames, relative to MADE" if plot.leftmost(ax) else "")
     plot.legend(fig)
     seeds = [len(table.seeds(one)) for one in table.labels()]
     text = (

@@ -134,6 +134,20 @@ def figure(
         return fig, fig.subplots(rows, columns, squeeze=False, **options)
 
 
+def panels(count: int, columns: int = 3, **options: Any) -> tuple["Figure", list["Axes"]]:
+    """An empty figure and that many axes, at most `columns` side by side; the options are those of `figure`."""
+    columns = min(columns, count)
+    fig, axes = figure(-(-count // columns), columns, **options)
+    for ax in axes.reshape(-1)[count:]:
+        ax.set_visible(False)
+    return fig, list(axes.reshape(-1)[:count])
+
+
+def leftmost(ax: "Axes") -> bool:
+    """Whether it is the first of its row, which alone names the vertical axis."""
+    return (place := ax.get_subplotspec()) is None or place.is_first_col()
+
+
 def curves(
     ax: "Axes",
     table: Table,
