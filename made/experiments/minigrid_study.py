@@ -16,6 +16,7 @@ from made.agents.impala import IMPALA
 from made.agents.impala_nets import LAYOUTS, Layout
 from made.bonuses.amigo import AMIGo
 from made.bonuses.calibrated import Calibrated
+from made.bonuses.combine import FirstVisit
 from made.bonuses.family import FAMILY, Family
 from made.bonuses.impact import IMPACT
 from made.bonuses.released import made_released
@@ -52,9 +53,11 @@ METHODS: dict[str, Bonus] = {  # as they are called in figures
     "made/gated": FAMILY["gated made"],
     "made/on bebold": FAMILY["made on bebold"],
     "ride": IMPACT["ride"],
+    "ride/gated": IMPACT["gated ride"],
     "icm": IMPACT["icm"],
     "icm/gated": IMPACT["gated icm"],
     "amigo": AMIGo(view="full"),
+    "amigo/gated": FirstVisit(AMIGo(view="full")),
     "made-released": released(gate=0.0),
     "made-released/gated": released(gate=1.0),
 }
@@ -66,6 +69,7 @@ PRINTED = {  # the settings that the paper prints: a coefficient, not a strength
 }
 ALL = (*METHODS, *PRINTED)
 ON_RND = tuple(name for name in ALL if name.split("/")[0] not in ("ride", "icm", "amigo", "made-released"))
+ON_IMPACT = ("ride", "ride/gated", "icm", "icm/gated")
 LATER = ("none", "rnd", "rnd/gated", "gate", "bebold", "made", "made/gated", "ride")
 
 
@@ -82,8 +86,8 @@ BUDGETS: dict[str, dict[str, Budget]] = {
     "smoke": {"MultiRoom-N2-S4": Budget(2, 2, LATER[:-1])},  # one program
     "small": {"MultiRoom-N4-S5": Budget(2, 5, LATER[:-1], RATES[-1:])},  # ten minutes on two cores, each of the two
     "gpu": {  # on the first two whatever solved a task did so sooner at the larger rate: the others have that one
-        "MultiRoom-N7-S8": Budget(25, 45, (*ON_RND, "ride", "icm", "icm/gated")),
-        "KeyCorridorS4R3": Budget(30, 52, (*ON_RND, "ride", "icm", "icm/gated", "amigo")),
+        "MultiRoom-N7-S8": Budget(25, 45, (*ON_RND, *ON_IMPACT)),
+        "KeyCorridorS4R3": Budget(30, 52, (*ON_RND, *ON_IMPACT, "amigo", "amigo/gated")),
         "MultiRoom-N12-S10": Budget(20, 35, LATER, RATES[-1:]),
         "KeyCorridorS5R3": Budget(35, 64, LATER, RATES[-1:]),
         "ObstructedMaze-2Dlh": Budget(35, 64, (*LATER, "amigo"), RATES[-1:]),
@@ -95,6 +99,7 @@ BUDGETS: dict[str, dict[str, Budget]] = {
     },
 }
 NAMES = {"MultiRoom-N4-S5": "MiniGrid-MultiRoom-N4-S5-v1"}  # v0 has six rooms
+SHOWS = {"amigo": ("full",), "amigo/gated": ("full", "hash")}  # the hash is for counting alone
 LAYOUT = {"small": LAYOUTS["small"], "gpu": LAYOUTS["mid"], "paper": LAYOUTS["ride"]}
 TINY = Layout((4,), (2,), (16,), memory="")  # for scales that only ask whether it runs
 
@@ -110,7 +115,7 @@ def run_of(task: str, method: str, scale: Scale, rows: int, *, strength: float, 
     AMIGo's policy and teacher see the whole grid, as in its authors' code; all others the agent's view.
     The paper's printed settings are a coefficient of 0.1, a learning rate of 1e-4 and RMSProp's epsilon of 0.01.
     """
-    env = make_grid(NAMES.get(task, f"MiniGrid-{task}-v0"), shows=("full",) if method == "amigo" else ("image", "hash"))
+    env = make_grid(NAMES.get(task, f"MiniGrid-{task}-v0"), shows=SHOWS.get(method, ("image", "hash")))
     layout = LAYOUT.get(scale.value, TINY)
     if method in PRINTED:
         bonus = Calibrated(PRINTED[method], strength=0.1, warmup=0)
