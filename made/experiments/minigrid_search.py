@@ -130,7 +130,7 @@ EXPERIMENT = Experiment(
     figure="fig:minigrid_result",
     title="The search for settings on MiniGrid",
     about=(
-        "Every method, most of them gated and ungated, at the same four strengths B = tau x mean bonus x clock and the same "
+        "Every method, gated and ungated, at the same four strengths B = tau x mean bonus x clock and the same "
         "learning rates (two on the first two tasks, the better of them on the others), on seeds that the report does not use. The strength is set by calibration over the first 300 "
         "updates and fixed from then on."
     ),
