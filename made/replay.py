@@ -166,6 +166,8 @@ class Replay(eqx.Module):
     def _numbered(self, state: ReplayState, index: Any, window: Any) -> tuple[Any, Any]:
         """(stream, number counted from the very first) of such steps."""
         xp = _module(state)
+        if self.streams == 1:
+            return xp.zeros_like(index), state.taken - 1 - index
         ends = xp.cumsum(self._held(state, window))
         stream = xp.minimum(xp.searchsorted(ends, index, side="right"), self.streams - 1)
         back = index - xp.where(stream > 0, ends[stream - 1], 0)

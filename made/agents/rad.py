@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from made import trees
 from made.agents.rad_nets import Actor, Critic, Layout, draw, mean_action, networks
@@ -124,11 +124,21 @@ class RAD(Agent):
 
     def _improve_actor(self, state: RADState, obs: Array, key: Key[Array, ""]) -> tuple[RADState, Metrics]:
         """Actor, alpha and targets, at every `delay`-th update; NaN is told of the actor in between."""
-        told = ("actor_objective", "entropy")
-        if self.delay == 1:
-            return self._move(state, obs, key)
+        told, due = ("actor_objective", "entropy"), self.moves_at(state.k)
+        move = lambda: self._move(state, obs, key)  # noqa: E731
         idle = lambda: (state, {name: jnp.full((), jnp.nan) for name in told})  # noqa: E731
-        return jax.lax.cond(state.k % self.delay == 0, lambda: self._move(state, obs, key), idle)
+        return (move if due else idle)() if isinstance(due, bool) else jax.lax.cond(due, move, idle)
+
+    def moves_at(self, k: Int[Array, ""]) -> Bool[Array, ""] | bool:
+        """Whether the k-th update moves the actor; a plain bool where that is known when it is compiled."""
+        return True if self.delay == 1 else k % self.delay == 0
+
+    def timed(self, k: int) -> "RAD":
+        """The same agent for the k-th update alone, with no choice left in its program.
+
+        A GPU that meets a choice has its host wait for all before it, which took a third of an update.
+        """
+        return Timed(**{name: getattr(self, name) for name in RAD.__dataclass_fields__}, due=k % self.delay == 0)
 
     def _move(self, state: RADState, obs: Array, key: Key[Array, ""]) -> tuple[RADState, Metrics]:
         slope = jax.value_and_grad(self.actor_loss, has_aux=True)
@@ -155,6 +165,15 @@ class RAD(Agent):
         return Critic(encoder[0], encoder[1], jax.tree.map(move(self.tau), target.heads, critic.heads))
 
 
+class Timed(RAD):
+    """RAD whose next update is known to move the actor, or not to: what `RAD.timed` gives."""
+
+    due: bool = eqx.field(static=True, default=True)
+
+    def moves_at(self, k):
+        return self.due
+
+
 def sac(width: int = 128) -> RAD:
     """Soft actor-critic on vectors, sized for a CPU."""
     return RAD(Layout(encoder="state", width=width), learning_rate=1e-3)
@@ -170,7 +189,8 @@ def random_crop(images: Array, side: int, key: Key[Array, ""]) -> Array:
     b, height, width, channels = images.shape
     corners = jax.random.randint(key, (b, 2), 0, jnp.array([height - side + 1, width - side + 1]))
     cut = lambda image, at: jax.lax.dynamic_slice(image, (at[0], at[1], 0), (side, side, channels))  # noqa: E731
-    return jax.vmap(cut)(images, corners)
+    # As bytes, whatever comes next: a GPU that casts and pads while it picks pixels takes five times as long.
+    return jax.lax.optimization_barrier(jax.vmap(cut)(images, corners))
 
 
 def centre_crop(image: Array, side: int) -> Array:

@@ -116,7 +116,11 @@ class Convolutions(eqx.Module):
         self.biases = tuple(jnp.zeros(layout.channels) for _ in STRIDES)
 
     def __call__(self, images: UInt8[Array, "b h w c"], dtype: Any) -> Float[Array, "b n"]:
-        x, weights = images.astype(dtype), (self.weights[0] / 255, *self.weights[1:])
+        x, first = images.astype(dtype), self.weights[0] / 255
+        if dtype == jnp.bfloat16:  # channels of zeros up to a multiple of eight, as the fast products need
+            more = (0, -x.shape[-1] % 8)
+            x, first = jnp.pad(x, ((0, 0), (0, 0), (0, 0), more)), jnp.pad(first, ((0, 0), (0, 0), more, (0, 0)))
+        weights = (first, *self.weights[1:])
         for weight, bias, stride in zip(weights, self.biases, STRIDES, strict=True):
             x = jax.lax.conv_general_dilated(
                 x, weight.astype(dtype), (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")

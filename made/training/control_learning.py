@@ -1,5 +1,6 @@
 """The learner of a control run: all seeds as lanes of one program, or a state a seed and the same programs in turn."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, PyTree, Shaped
 
 from made import trees
+from made.agents.rad import RAD
 from made.core import Spec, Transition
 from made.dreaming import SequenceLearner, takes_fresh
 from made.off_policy import Learner, LearnerState, functions
@@ -37,11 +39,14 @@ class Learning:
     From states the seeds are lanes of one program; from pixels each has a state of its own, since convolutions with
     other weights in each lane are slow (`made.off_policy.programs`). An action takes two calls: `act`, and one that
     stores, learns and adds up, which nobody waits for until the next action. Where updates come many at a time
-    (`ControlRun.due`), steps are only stored in between.
+    (`ControlRun.due`), steps are only stored in between. `timed` has a program for each kind of update that an agent
+    makes in turn (`RAD.timed`), as is best on a GPU; on a CPU one program takes less time to compile.
     """
 
-    def __init__(self, run: ControlRun, spec: Spec, seeds: Sequence[int]):
+    def __init__(self, run: ControlRun, spec: Spec, seeds: Sequence[int], timed: bool | None = None):
         self.run, self.seeds, self.as_lanes = run, seeds, not run.task.pixels
+        on_gpu = jax.default_backend() != "cpu"
+        self.timed = isinstance(run.agent, RAD) and (on_gpu if timed is None else timed)
         self.learner = run.learner(spec)
         self.pure = functions(self.learner, self.as_lanes)
         keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
@@ -57,7 +62,7 @@ class Learning:
         self._act, self._best = (compiled(self._acting(explore)) for explore in (True, False))
         self._store = compiled(self._on_leaves(self.pure.store), donate_argnums=0)
         self._introduce = compiled(self._on_leaves(self.pure.introduce), static_argnums=1, donate_argnums=0)
-        self._learn = compiled(self._learning, donate_argnums=(0, 1))
+        self._learn = compiled(self._learning, static_argnums=4, donate_argnums=(0, 1))
         self._study = compiled(self._studying, static_argnums=(3, 4), donate_argnums=(0, 1))
         self._row = jax.jit(self._many(self._row_of, (0, 0, None)), compiler_options=devices.options(0))
 
@@ -79,8 +84,13 @@ class Learning:
     def _on_leaves(self, call: Any) -> Any:
         return lambda leaves, *more: jax.tree.leaves(call(jax.tree.unflatten(self._tree, leaves), *more))
 
-    def _learning(self, leaves: list[Array], sums: lanes.Sums, came: Transition, t: Array) -> tuple[Any, lanes.Sums]:
-        state, measured = self.pure.advance(jax.tree.unflatten(self._tree, leaves), came)
+    def _learning(
+        self, leaves: list[Array], sums: lanes.Sums, came: Transition, t: Array, kind: int | None
+    ) -> tuple[Any, lanes.Sums]:
+        pure, learner = self.pure, self.learner
+        if kind is not None:
+            pure = functions(dataclasses.replace(learner, agent=learner.agent.timed(kind)), self.as_lanes)  # type: ignore
+        state, measured = pure.advance(jax.tree.unflatten(self._tree, leaves), came)
         return jax.tree.leaves(state), self._many(lanes.added, (0, 0, None))(sums, measured, t)
 
     def _studying(self, leaves: list[Array], sums: lanes.Sums, t: Array, updates: int, rows: int) -> tuple[Any, Any]:
@@ -146,7 +156,8 @@ class Learning:
             if updates:
                 sums[i] = self._nothing(leaves, each) if sums[i] is None else sums[i]
             if updates == new == 1:
-                leaves, sums[i] = self._learn(leaves, sums[i], each, np.int32(t))
+                kind = (t - first) % self.run.agent.delay if self.timed else None  # type: ignore[attr-defined]
+                leaves, sums[i] = self._learn(leaves, sums[i], each, np.int32(t), kind)
             else:
                 leaves = self._store(leaves, each)
                 if updates:  # without parts that need them the new steps are not told, so that one program does for all

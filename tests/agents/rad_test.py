@@ -170,6 +170,19 @@ def test_targets_follow_at_their_own_rates_and_the_actor_at_every_second_update(
         assert not eqx.tree_equal(old, now)
 
 
+def test_an_update_whose_kind_is_known_is_the_same_and_has_no_choice_in_it():
+    agent, state, batch, update = made("state")
+    assert int(state.k) == 2
+    for k in (3, 4):  # the first leaves the actor alone, the second moves it
+        known = lambda state, key, k=k: agent.timed(k).update(state, batch, lambda b: b.reward + 0.5, key)  # noqa: E731
+        assert "cond[" in str(jax.make_jaxpr(agent._improve_actor)(state, batch.obs, jax.random.key(k)))
+        assert "cond[" not in str(jax.make_jaxpr(known)(state, jax.random.key(k)))
+        (aim, told), (found, said) = update(state, jax.random.key(k)), quick(known)(state, jax.random.key(k))
+        assert np.isnan(said["actor_objective"]) == np.isnan(told["actor_objective"]) == (k == 3)
+        assert all(np.allclose(x, y, atol=1e-6) for x, y in zip(*map(jax.tree.leaves, (aim, found)), strict=True))
+        state = aim
+
+
 def test_alpha_moves_towards_the_entropy_that_is_asked_for():
     agent = AGENTS["state"]
     slope = quick(jax.grad(agent.alpha_loss))

@@ -213,7 +213,7 @@ def test_cells_hold_every_pixel_and_an_image_of_any_size_is_painted():
         assert jax.eval_shape(painter, jnp.zeros(painter.size)).shape == (height, width, 3)
 
 
-def test_a_convolution_as_a_product_is_the_convolution():
+def test_a_convolution_as_a_product_is_the_convolution(monkeypatch):
     rng = np.random.default_rng(0)
     layer, x = eqx.nn.Linear(9 * 2, 4, key=jax.random.key(0)), jnp.asarray(rng.normal(size=(7, 6, 2)))
     filters = layer.weight.reshape(4, 3, 3, 2).transpose(2, 1, 3, 0)  # columns of rows of channels
@@ -221,7 +221,9 @@ def test_a_convolution_as_a_product_is_the_convolution():
         true = jax.lax.conv_general_dilated(
             x[None], filters, (stride, stride), [(1, 1)] * 2, dimension_numbers=("NHWC", "HWIO", "NHWC")
         )[0]
-        assert np.allclose(pixels.around(layer, x, stride), true + jnp.asarray(layer.bias), atol=1e-5)
+        for backend in ("cpu", "gpu"):  # a product of matrices, and the compiler's own convolution
+            monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+            assert np.allclose(pixels.around(layer, x, stride), true + jnp.asarray(layer.bias), atol=1e-5)
 
 
 def test_the_work_of_an_update_is_in_proportion_to_what_came_in():
@@ -232,3 +234,11 @@ def test_the_work_of_an_update_is_in_proportion_to_what_came_in():
             .learned.optimiser[1][0].count) for shape in ((2, 2), (6, 4))]  # fmt: skip
     assert counts == [1, 3]
     assert Fit(steps=5, batch=4).after(1, fresh=0).steps == 5
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_doubling_is_a_transposed_convolution(more):
+    layer = eqx.nn.ConvTranspose2d(3, 2, 3, 2, output_padding=(more, 0), padding=1, key=jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (5, 4, 3))
+    true = jnp.moveaxis(layer(jnp.moveaxis(x, -1, 0)), 0, -1)
+    assert true.shape == (9 + more, 7, 2) and np.allclose(pixels.doubled(layer, x), true, atol=1e-6)

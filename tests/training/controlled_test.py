@@ -21,6 +21,7 @@ from made.control.temperatures import TEMPERATURES, temperature
 from made.control.worker import Workers
 from made.training import checkpoint, control_run, controlled, devices, folder, session
 from made.training.command import Train
+from made.training.control_learning import Learning
 from made.training.plan import Plan
 
 ACTIONS, FIRST, EVERY, SEEDS = 26, 6, 5, (0, 1)
@@ -89,6 +90,26 @@ def test_the_rows_tell_steps_of_the_environment_and_whole_episodes(whole):
     assert [path.stem for path in checkpoint.files(out / folder.CHECKPOINTS)] == ["000000020", "000000026"]
     updates = {int(x) for one in end.state.learners for x in np.ravel(one.k)}
     assert updates == {ACTIONS - 1 - FIRST}, "one an action after the first ones, the last step not learnt from yet"
+
+
+def test_a_program_for_each_kind_of_update_learns_the_same(whole):
+    """As on a GPU, where the host would have to wait for the choice between them."""
+    asked, programs, _, _ = whole
+    one = beside(programs).learning
+    other = Learning(asked.run, one.learner.spec, SEEDS, timed=True)  # type: ignore[arg-type]
+    assert other.timed and not one.timed
+    came, ends = beside(programs).like().came, []
+    for learning in (one, other):
+        learners, sums = list(one.start()), [None] * len(one.like())
+        for t in range(FIRST, FIRST + 4):
+            learning.take(learners, sums, came, t)
+        ends.append([jax.tree.leaves(x.leaves) for x in learners])
+    for x, y in zip(*map(jax.tree.leaves, ends), strict=True):
+        assert np.allclose(*(np.asarray(jax.random.key_data(z) if _is_key(z) else z) for z in (x, y)), atol=1e-5)
+
+
+def _is_key(x) -> bool:
+    return jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def test_the_replay_holds_what_the_actions_bring_about(whole):
