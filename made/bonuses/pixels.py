@@ -88,7 +88,7 @@ def around(layer: eqx.nn.Linear, x: Float[Array, "h w c"], stride: int = 1) -> F
     """
     if jax.default_backend() != "cpu":
         kernel = layer.weight.T.reshape(3, 3, x.shape[-1], -1).swapaxes(0, 1)  # windows go down their columns
-        return convolved(x, kernel, (stride, stride), ((1, 1), (1, 1))) + layer.bias
+        return convolved(x, kernel, (stride, stride), ((1, 1), (1, 1))) + layer.bias  # type: ignore[operator]
     return affine(layer, windows(jnp.pad(x, ((1, 1), (1, 1), (0, 0))), (3, 3), (stride, stride)))
 
 
