@@ -2,6 +2,9 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import jax
@@ -98,10 +101,15 @@ def came(learner: Learner) -> Transition:
 
 def compiled(learner: Learner) -> tuple[Callable, Callable]:
     """(a full state, an update of it), both ready to be called."""
-    level = 1 if jax.default_backend() == "cpu" else None
-    begin = jax.jit(lambda: filled(learner, jax.random.key(0)))
-    update = programs(learner, level=level).advance.lower(jax.eval_shape(begin), came(learner)).compile()
-    return begin.lower().compile(), update
+    begin, step = jax.jit(lambda: filled(learner, jax.random.key(0))), came(learner)
+    shape = jax.eval_shape(begin)
+    if jax.default_backend() == "cpu":
+        return begin.lower().compile(), programs(learner, level=1).advance.lower(shape, step).compile()
+    rad: RAD = learner.agent  # type: ignore[assignment]
+    kinds = [replace(learner, agent=rad.timed(k)) for k in range(rad.delay)]  # as in training
+    with ThreadPoolExecutor() as pool:
+        turns = cycle(pool.map(lambda one: one.compile(), [programs(x).advance.lower(shape, step) for x in kinds]))
+    return begin.lower().compile(), lambda state, step: next(turns)(state, step)
 
 
 def update_seconds(learner: Learner, updates: int, repeats: int = 3) -> float:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -57,6 +58,7 @@ class Learning:
         self._tree, self._of_agent = jax.tree.structure(shape), jax.tree.structure(shape.agent)
         self._many: Any = jax.vmap if self.as_lanes else lambda fn, _: fn
         compiled = functools.partial(jax.jit, compiler_options=devices.options(1))
+        self._kinds: list[Callable] = []  # a program for each kind of update, where they have their own
         self._measured: tuple[str, ...] | None = None  # the names of what an update measures, once it was traced
         self._start = compiled(self.pure.start)
         self._act, self._best = (compiled(self._acting(explore)) for explore in (True, False))
@@ -156,8 +158,7 @@ class Learning:
             if updates:
                 sums[i] = self._nothing(leaves, each) if sums[i] is None else sums[i]
             if updates == new == 1:
-                kind = (t - first) % self.run.agent.delay if self.timed else None  # type: ignore[attr-defined]
-                leaves, sums[i] = self._learn(leaves, sums[i], each, np.int32(t), kind)
+                leaves, sums[i] = self._learnt(t - first, leaves, sums[i], each, np.int32(t))
             else:
                 leaves = self._store(leaves, each)
                 if updates:  # without parts that need them the new steps are not told, so that one program does for all
@@ -166,6 +167,16 @@ class Learning:
             if t == first and not updates:
                 leaves = self._introduce(leaves, new_to_all(self.run))
             learners[i] = Leaves(leaves)
+
+    def _learnt(self, k: int, *given: Any) -> tuple[Any, lanes.Sums]:
+        """The k-th update by the program of its kind; all are compiled side by side when the first is asked for."""
+        if not self.timed:
+            return self._learn(*given, None)
+        if not self._kinds:
+            lowered = [self._learn.lower(*given, kind) for kind in range(self.run.agent.delay)]  # type: ignore
+            with ThreadPoolExecutor() as pool:
+                self._kinds = list(pool.map(lambda one: one.compile(), lowered))
+        return self._kinds[k % len(self._kinds)](*given)
 
     def _split(self, came: Transition) -> list[Transition]:
         return [came] if self.as_lanes else [trees.index(came, i) for i in range(len(self.seeds))]
