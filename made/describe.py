@@ -70,7 +70,7 @@ def parse_as(old: Any, text: str, path: str) -> Any:
         return text
     try:
         new = ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         new = text
     if isinstance(old, float) and type(new) is int:
         new = float(new)

@@ -5,12 +5,15 @@ overwritten unless that is asked for. Arrays are hashed and written piece by pie
 device needs no room for itself on the host.
 """
 
+import contextlib
+import errno
 import hashlib
 import importlib.metadata
 import json
 import os
+import reprlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ from made.core import Space, Spec
 from made.describe import describe
 
 FORMAT, VERSION = "made-bonus", 1
-_KEY = "made"  # of the header's metadata
+_KEY, _SEAL = "made", "seal"  # of the header's metadata; of the manifest's own checksum in it
 
 _PIECE = 1 << 26  # bytes that are on their way at once
 # What safetensors calls each type, in the order in which it lays arrays out: the wider first, so that all are aligned.
@@ -32,7 +35,33 @@ _TYPES = {"uint64": "U64", "int64": "I64", "float64": "F64", "float32": "F32", "
 _TYPES |= {"bfloat16": "BF16", "float16": "F16", "uint16": "U16", "int16": "I16", "int8": "I8", "uint8": "U8"}
 _TYPES |= {"bool": "BOOL"}
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room, no more of the user's share, no larger file
+# What reading a damaged or hostile file may raise; a header can be nested deeper than Python follows.
+_UNREADABLE = (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
+_UNREADABLE += (RecursionError, MemoryError)
+_TOLD = 8  # settings that differ, in one sentence
+
 Arrays = dict[str, np.ndarray]
+
+
+class DiskFull(OSError):
+    """There is no room to write; what had been written before is whole."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+@contextlib.contextmanager
+def room(says: Callable[[], str]) -> Iterator[None]:
+    """Where the disk fills up in this block, `says` is asked for the sentence that the user reads."""
+    try:
+        yield
+    except DiskFull:
+        raise
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise DiskFull(error.errno, says()) from error
 
 
 def manifest_of(bonus: Any, spec: Spec, n_envs: int, **more: Any) -> dict[str, Any]:
@@ -124,6 +153,7 @@ def save(
     if path.exists() and not overwrite:
         raise ValueError(f"{path} is there already: pass overwrite=True to replace it, or choose another name.")
     header = {**manifest, "sha256": _digest(arrays)}
+    header |= {_SEAL: _sealed(header)}
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -193,7 +223,7 @@ def load(path: str | os.PathLike, format: str = FORMAT) -> tuple[Arrays, dict[st
         with safe_open(path, "numpy") as file:
             header = json.loads((file.metadata() or {}).get(_KEY, "{}"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dictionary
-    except (SafetensorError, ValueError, OSError) as error:
+    except _UNREADABLE as error:
         raise ValueError(f"{path} is not a whole safetensors file: it is damaged, cut short or foreign.") from error
     if not isinstance(header, dict) or header.get("format") != format:
         raise ValueError(f"{path} was not written by made: it has no manifest of the format {format!r}.")
@@ -202,9 +232,18 @@ def load(path: str | os.PathLike, format: str = FORMAT) -> tuple[Arrays, dict[st
             f"{path} has version {header.get('version')!r} of the format, written by made {header.get('made')}, and "
             f"this is made {_made()}, which reads version {VERSION}."
         )
+    seal = header.pop(_SEAL, None)  # files of before it was introduced have none
+    if seal is not None and seal != _sealed(header):
+        raise ValueError(f"The manifest of {path} is not the one that was written: the file is damaged.")
     if header.pop("sha256", None) != _digest(arrays):
         raise ValueError(f"The arrays of {path} are not those that were written: the file is damaged.")
     return arrays, header
+
+
+def _sealed(header: Mapping[str, Any]) -> str:
+    """A checksum of the manifest, that of the arrays included; the same before it is written and after it is read."""
+    plain = json.loads(json.dumps(header))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(arrays: Mapping[str, Any]) -> str:
@@ -217,18 +256,27 @@ def _digest(arrays: Mapping[str, Any]) -> str:
 
 
 def check(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str | os.PathLike) -> None:
-    """Refuse a file of another bonus, environment or number of environments; the versions of made may differ."""
+    """Refuse a file of another bonus, environment or number of environments; the versions of made may differ.
+
+    The sentence lists every setting that differs.
+    """
+    odd = []
     for name in (name for name in wanted if name not in ("made", "format", "version")):
-        a, b = json.loads(json.dumps(found.get(name))), json.loads(json.dumps(wanted[name]))
-        if a != b:
-            where, one, other = _first_difference(a, b, name)
-            raise ValueError(f"{path} was saved with {where} = {one!r}, but here it is {other!r}: they must be equal.")
+        odd += _differences(json.loads(json.dumps(found.get(name))), json.loads(json.dumps(wanted[name])), name)
+    if not odd:
+        return
+    brief = reprlib.Repr()
+    brief.maxstring = brief.maxother = 80
+    told = [f"{where} = {brief.repr(one)}, but here it is {brief.repr(other)}" for where, one, other in odd[:_TOLD]]
+    told += [f"{len(odd) - _TOLD} more"] if len(odd) > _TOLD else []
+    raise ValueError(f"{path} was saved with {'; '.join(told)}: they must be equal.")
 
 
-def _first_difference(a: Any, b: Any, name: str) -> tuple[str, Any, Any]:
+def _differences(a: Any, b: Any, name: str) -> list[tuple[str, Any, Any]]:
+    """(path, there, here) of all that differs; of objects of two classes only the classes."""
+    if a == b:
+        return []
     if isinstance(a, dict) and isinstance(b, dict) and a.get("class") == b.get("class"):
-        for key in dict.fromkeys((*a, *b)):
-            if a.get(key) != b.get(key):
-                return _first_difference(a.get(key), b.get(key), f"{name}.{key}")
+        return [one for key in dict.fromkeys((*a, *b)) for one in _differences(a.get(key), b.get(key), f"{name}.{key}")]
     kind = lambda x: x["class"] if isinstance(x, dict) and "class" in x else x  # noqa: E731
-    return name, kind(a), kind(b)
+    return [(name, kind(a), kind(b))]

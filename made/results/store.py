@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from made import saving
 from made.results.provenance import alive, machine
 from made.results.table import Record, Table, checked, read_csv, storable, write_csv
 
@@ -134,10 +135,11 @@ class Store:
             "description": description, "provenance": provenance or {},
         }  # fmt: skip
         files["run.json"] = (json.dumps(run, indent=1, default=_plain) + "\n").encode()
-        self._mark()
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _clean(target.parent)
-        return self._place(files, target)
+        with saving.room(lambda: f"The disk is full: {target} was not stored; what was stored before is whole."):
+            self._mark()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _clean(target.parent)
+            return self._place(files, target)
 
     def table(self, experiment: str, scale: Scale | str, run_ids: Mapping[str, str] | None = None) -> Table:
         """The recorded values of an experiment.
@@ -199,8 +201,11 @@ class Store:
         if not (self.root / _MARKER).exists():
             self.root.mkdir(parents=True, exist_ok=True)
             temporary = self.root / f".{_MARKER}-{secrets.token_hex(4)}"
-            temporary.write_text(json.dumps({"what": "results of made", "format": FORMAT}) + "\n")
-            os.replace(temporary, self.root / _MARKER)
+            try:
+                temporary.write_text(json.dumps({"what": "results of made", "format": FORMAT}) + "\n")
+                os.replace(temporary, self.root / _MARKER)
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def _place(self, files: Mapping[str, bytes], target: Path) -> Path:
         temporary = target.parent / f".tmp-{machine()}-{os.getpid()}-{secrets.token_hex(4)}"

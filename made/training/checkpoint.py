@@ -64,12 +64,33 @@ def files(folder: Path) -> list[Path]:
 
 def newest(folder: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole; damaged ones are named in a warning and passed over."""
-    for path in reversed(files(folder)):
+    found = files(folder)
+    for i, path in reversed([*enumerate(found)]):
         try:
-            return Checkpoint(path, *saving.load(path, FORMAT))
+            return read(path)
         except ValueError as error:
-            warnings.warn(f"{error} Going on from the checkpoint before it.", stacklevel=2)
+            then = "Going on from the checkpoint before it." if i else "There is none before it."
+            warnings.warn(f"{error} {then}", stacklevel=2)
     return None
+
+
+def read(path: Path) -> Checkpoint:
+    """One checkpoint; a sentence where it is damaged, foreign, or of another update than its name says."""
+    found = Checkpoint(path, *saving.load(path, FORMAT))
+    told = found.manifest
+    known = isinstance(told.get("configuration"), dict) and isinstance(told.get("seconds"), int | float)
+    if not known or type(told.get("update")) is not int or told["update"] != int(path.stem):
+        raise ValueError(f"The manifest of {path} does not say of which run and update it is: the file is damaged.")
+    return found
+
+
+def set_aside(folder: Path, used: Checkpoint | None) -> list[Path]:
+    """Rename the damaged ones, those that are newer than the one used, so that they do not count among the newest.
+
+    Nothing is removed: whoever wants to look into them finds them under NAME.damaged.
+    """
+    damaged = [path for path in files(folder) if used is None or path.name > used.path.name]
+    return [path.replace(path.with_name(f"{path.name}.damaged")) for path in damaged]
 
 
 def restore(checkpoint: Checkpoint, shapes: PyTree) -> PyTree:

@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from made import saving
+from made.training import checkpoint
 
 RUN, METRICS, CHECKPOINTS, LOCK = "run.json", "metrics.jsonl", "checkpoints", ".lock"
+
+
+_HALF = f".{RUN}.new"  # what a kill leaves of a first run.json
 
 
 def held(folder: Path, configuration: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -20,22 +24,22 @@ def held(folder: Path, configuration: Mapping[str, Any]) -> dict[str, Any] | Non
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, not a folder: give another one with --out.")
     if not (folder / RUN).exists():
-        others = [name for name in sorted(os.listdir(folder)) if name != LOCK] if folder.exists() else []
+        others = [name for name in sorted(os.listdir(folder)) if name not in (LOCK, _HALF)] if folder.exists() else []
         if others:
             some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
             raise ValueError(f"{folder} holds {some} but no run of made train: give another folder with --out.")
         return None
     try:
         read = json.loads((folder / RUN).read_text("utf-8"))
-        run = {name: read[name] for name in ("configuration", "sessions")}
-    except (ValueError, TypeError, LookupError) as error:
+        run = {"configuration": dict(read["configuration"]), "sessions": list(read["sessions"])}
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ValueError(f"{folder / RUN} is damaged: restore it, or give another folder with --out.") from error
     demand_same(run["configuration"], configuration, folder / RUN)
     return run
 
 
 def demand_same(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
-    """Refuse to go on with a run of another configuration; the sentence names the first setting that differs."""
+    """Refuse to go on with a run of another configuration; the sentence lists the settings that differ."""
     try:
         saving.check(found, wanted, path)
     except ValueError as error:
@@ -44,7 +48,26 @@ def demand_same(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path)
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Keep other processes out while the block runs. The lock goes with the process, however that ends."""
+    """Keep other processes out while the block runs. The lock goes with the process, however that ends.
+
+    Where the disk fills up meanwhile, a sentence says what is safe and how to go on.
+    """
+    with saving.room(lambda: _full(folder)), _locked(folder):
+        yield
+
+
+def _full(folder: Path) -> str:
+    kept = checkpoint.files(folder / CHECKPOINTS)
+    safe = f"its last checkpoint, {kept[-1]}, is whole" if kept else "it had no checkpoint yet"
+    return (
+        f"The disk is full: the run in {folder} stopped, and {safe}. Free some room and give the same command, which "
+        "goes on from there."
+    )
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The operating system holds the lock, not the file: a process that is killed leaves none behind."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / LOCK, "w") as file:
         try:
@@ -67,11 +90,15 @@ def write_run(folder: Path, run: Mapping[str, Any]) -> None:
 def replace(path: Path, text: str) -> None:
     """Put a text in the place of a file, so that a kill leaves the old one or the new one."""
     temporary = path.with_name(f".{path.name}.new")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def cut_back(path: Path, update: int) -> int:
@@ -79,7 +106,8 @@ def cut_back(path: Path, update: int) -> int:
 
     Returns how many rows stay.
     """
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    lines = path.read_text("utf-8", errors="replace").split("\n") if path.exists() else []
+    lines = lines[: -1 if lines and not lines[-1] else None]
     kept = [line for line in lines if _update_of(line) <= update]
     if len(kept) < len(lines):
         replace(path, "".join(line + "\n" for line in kept))
@@ -88,12 +116,18 @@ def cut_back(path: Path, update: int) -> int:
 
 def _update_of(line: str) -> float:
     try:
-        return json.loads(line)["update"]
-    except (ValueError, LookupError, TypeError):
+        return float(json.loads(line)["update"])
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return float("inf")
+
+
+def set_aside(path: Path) -> None:
+    """Keep a file under NAME.damaged, so that another can take its place."""
+    if path.exists():
+        path.replace(path.with_name(f"{path.name}.damaged"))
 
 
 def tidy(folder: Path) -> None:
     """Remove what a killed process left half written."""
-    for path in (folder / CHECKPOINTS).glob(".*.safetensors.*"):
+    for path in (*(folder / CHECKPOINTS).glob(".*.safetensors.*"), *folder.glob(".*.new")):
         path.unlink(missing_ok=True)

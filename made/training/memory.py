@@ -38,7 +38,7 @@ def free(devices: int = 1) -> int | None:
 
     Virtual devices of one CPU share its memory.
     """
-    stats = jax.devices()[0].memory_stats()
+    stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
     try:
@@ -46,7 +46,35 @@ def free(devices: int = 1) -> int | None:
     except OSError:
         return None
     kib = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    return kib[0] * 1024 // devices if kib else None
+    if not kib:
+        return None
+    allowed = left_of_share()
+    return min(kib[0] * 1024, *([] if allowed is None else [allowed])) // devices
+
+
+def left_of_share(root: Path = Path("/sys/fs/cgroup"), table: Path = Path("/proc/self/cgroup")) -> int | None:
+    """Bytes left of what a container or a batch system grants this process; None where nothing is set.
+
+    Linux keeps that in files, whose names differ between its two versions of control groups.
+    """
+    try:
+        groups = [line.split(":", 2) for line in table.read_text().splitlines()]
+    except OSError:
+        return None
+    left = []
+    for _, kinds, path in (group for group in groups if len(group) == 3):
+        if kinds not in ("", "memory"):
+            continue
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if kinds else ("memory.max", "memory.current")
+        for folder in {root / kinds / path.strip("/"), root / kinds}:  # inside a container its own group is the root
+            try:
+                limit, used = (int((folder / name).read_text()) for name in names)
+                told = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                cached = int(told.get("inactive_file", 0))  # files that were read: given up as soon as need be
+            except (OSError, ValueError):  # not there, or "max"
+                continue
+            left.append(max(limit - used + cached, 0))
+    return min(left, default=None)
 
 
 def demand(bytes_needed: int | None, bytes_free: int | None, seeds: int, *, exact: bool = True) -> None:

@@ -13,8 +13,11 @@ from jaxtyping import Array, PyTree
 from made.results.provenance import provenance
 from made.run import Run, RunState
 from made.training import checkpoint, devices, folder, lanes, memory
+from made.training.guard import Guard, demand_finite
 from made.training.plan import Plan
 from made.training.writers import Line, Writer
+
+__all__ = ["Programs", "Stand", "demand_finite", "prepare", "stand_of", "train"]
 
 
 class Programs(NamedTuple):
@@ -58,7 +61,10 @@ def stand_of(plan: Plan, programs: Programs, out: Path) -> Stand:
     """The newest whole checkpoint of the folder, or the start. Rows that come after it are dropped."""
     folder.tidy(out)
     found = checkpoint.newest(out / folder.CHECKPOINTS)
+    damaged = checkpoint.set_aside(out / folder.CHECKPOINTS, found)
     if found is None:
+        if damaged:  # the rows will be measured again, but till then they are all there is
+            folder.set_aside(out / folder.METRICS)
         folder.cut_back(out / folder.METRICS, 0)
         return Stand(programs.place(programs.begin(programs.runs, programs.seeds)), 0, 0.0)
     folder.demand_same(found.manifest["configuration"], plan.configuration, found.path)
@@ -74,10 +80,10 @@ def train(
 
     Rows are written before the checkpoint that covers them, so a kill at any moment loses none and doubles none.
     """
-    saved, since = stand.update, stand.seconds
+    saved, since, guard = stand.update, stand.seconds, Guard(plan, stand.state, out)
     try:
         while stand.update < plan.run.iterations:
-            before, (stand, lines) = stand.update, row(plan, programs, stand, writers)
+            before, (stand, lines) = stand.update, row(plan, programs, stand, writers, guard)
             show(lines)
             due = stand.update // plan.checkpoint_every > before // plan.checkpoint_every
             due |= stand.seconds - since >= plan.checkpoint_seconds
@@ -95,13 +101,15 @@ def is_spent(state: PyTree) -> bool:
     return any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(state))
 
 
-def row(plan: Plan, programs: Programs, stand: Stand, writers: Sequence[Writer]) -> tuple[Stand, list[Line]]:
+def row(
+    plan: Plan, programs: Programs, stand: Stand, writers: Sequence[Writer], guard: Guard
+) -> tuple[Stand, list[Line]]:
     """The updates up to the end of the next row, written down."""
     started, every = time.monotonic(), plan.run.every
     n = min(every - stand.update % every, plan.run.iterations - stand.update)
     state, measured = programs.advance(programs.runs, stand.state, jnp.int32(n))
     scalars, bad = jax.tree.map(np.asarray, (measured.scalars, measured.bad))
-    demand_finite(plan, bad)
+    guard.look(bad, scalars, state, stand.update + n)
     update, speed = stand.update + n, n * plan.frames_per_update * len(plan.seeds) / (time.monotonic() - started)
     due = update // plan.evaluate_every > stand.update // plan.evaluate_every
     if due or update == plan.run.iterations:
@@ -125,18 +133,6 @@ def lines_of(plan: Plan, scalars: dict[str, np.ndarray], stand: Stand) -> list[L
         place["seconds"] = round(stand.seconds, 3)
         lines.append({**place, **measured})
     return lines
-
-
-def demand_finite(plan: Plan, bad: np.ndarray) -> None:
-    """Stop where a loss or a parameter is not a number, before that state is written anywhere."""
-    first = int(bad.min())
-    if first == lanes.GOOD:
-        return
-    seed, frames = plan.seeds[int(bad.argmin())], first * plan.frames_per_update
-    raise ValueError(
-        f"Seed {seed} has a loss or parameters that are not finite at update {first:,} ({frames:,} frames): the run "
-        "stopped, and its last checkpoint, from before that, is kept; try a smaller learning rate or a smaller --tau."
-    )
 
 
 def save(plan: Plan, stand: Stand, out: Path, writers: Sequence[Writer]) -> int:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from made.training import folder as folder_of_run
+
 Line = dict[str, Any]  # seed, update, frames, seconds, and every scalar
 PLACE = ("seed", "update", "frames")  # what says where a line belongs; all else is measured
 
@@ -39,15 +41,24 @@ def extra(name: str) -> Any:
 
 
 class JSONL:
-    """One JSON object a line, appended; what is not a number is null."""
+    """One JSON object a line, appended; what is not a number is null.
+
+    A row is there whole or not at all: where the disk fills up in the middle of one, its beginning is taken back.
+    """
 
     def __init__(self, path: Path):
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115, it stays open as long as the run
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115, it stays open as long as the run
 
     def write(self, lines: Sequence[Line]) -> None:
         plain = [{name: _or_null(x) for name, x in line.items()} for line in lines]
-        self._file.write("".join(json.dumps(line) + "\n" for line in plain))
-        self._file.flush()
+        left = memoryview("".join(json.dumps(line) + "\n" for line in plain).encode())
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            while left:  # a nearly full disk takes a part of it first
+                left = left[self._file.write(left) or 0 :]
+        except OSError:
+            os.ftruncate(self._file.fileno(), before)
+            raise
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())
@@ -87,7 +98,7 @@ class WandB:
     def __init__(self, project: str, name: str, folder: Path, settings: Mapping[str, Any]):
         held = folder / "wandb-id"  # so that a resumed run goes on with the same page
         if not held.exists():
-            held.write_text(secrets.token_hex(4))
+            folder_of_run.replace(held, secrets.token_hex(4))
         about = {"project": project, "name": name, "id": held.read_text(), "resume": "allow", "dir": str(folder)}
         self._run = extra("wandb").init(**about, config=dict(settings))
 

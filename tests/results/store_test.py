@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
+from made import saving
 from made.results.provenance import machine
 from made.results.store import Job, RunExists, Scale, Store, _escaped
 
@@ -267,7 +268,7 @@ def test_a_failed_write_leaves_nothing(store, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(saving.DiskFull, match=r"^The disk is full: .*ab12-s8 was not stored; what was stored before"):
         write(store, JOB._replace(seed=8))
     assert [p.name for p in (store.root / "lock/smoke/vi__made").iterdir()] == ["ab12-s3"]
 

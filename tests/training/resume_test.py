@@ -124,7 +124,24 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(programs, whol
     with pytest.warns(UserWarning, match=r"000000007.safetensors.* damaged.*before it"):
         stand = session.stand_of(plan, programs, tmp_path)
     assert stand.update == 4 and rows(tmp_path) == rows(whole[0])[:4]
-    newest.unlink()
+    assert newest.with_name(f"{newest.name}.damaged").read_bytes() == content and not newest.exists()
+    assert_equal(whole[1].state, go(plan, programs, tmp_path).state)
+
+
+def test_damaged_checkpoints_do_not_crowd_out_whole_ones(programs, whole, tmp_path):
+    plan = tiny.plan()._replace(checkpoint_every=2, keep=2)
+    go(plan, programs, tmp_path)
+    kept = tmp_path / folder.CHECKPOINTS
+    for path in checkpoint.files(kept):
+        path.write_bytes(b"damaged")
+    with pytest.warns(UserWarning) as heard:
+        stand = session.stand_of(plan, programs, tmp_path)
+    assert stand.update == 0 and len(heard) == 2 and str(heard[-1].message).endswith("There is none before it.")
+    before = [json.loads(line) for line in (tmp_path / f"{folder.METRICS}.damaged").read_text().splitlines()]
+    assert len(before) == len(rows(whole[0])), "the rows are kept until they are measured again"
+    short = tiny.plan(iterations=2)._replace(checkpoint_every=2, keep=2)
+    go(short, programs, tmp_path)
+    assert [path.stem for path in checkpoint.files(kept)] == ["000000002"], "a new one outlives older damaged ones"
     assert_equal(whole[1].state, go(plan, programs, tmp_path).state)
 
 
@@ -153,7 +170,8 @@ def test_a_checkpoint_of_another_configuration_is_refused(programs, whole, tmp_p
 def test_a_loss_that_is_no_number_stops_the_run_before_it_is_stored(programs, tmp_path):
     plan = tiny.plan(breaks_at=4.0)
     broken = programs._replace(runs=trees.stack([tiny.run(), plan.run]))
-    with pytest.raises(ValueError, match=r"Seed 1 has a loss .* at update 5 \(160 frames\)"):
+    last = r"its last checkpoint, \S+/000000004\.safetensors, from before that, is kept"
+    with pytest.raises(ValueError, match=rf"Seed 1 has a loss \(loss\) .* at update 5 \(160 frames\).*{last}"):
         go(plan, broken, tmp_path)
     assert [path.stem for path in checkpoint.files(tmp_path / folder.CHECKPOINTS)] == ["000000004"]
     assert [line["update"] for line in rows(tmp_path)] == [2, 2, 4, 4]
