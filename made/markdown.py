@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from made.report import Section, verdict
+from made.reporting.section import Section, verdict
 
 
 def render(sections: Sequence[Section], figures: Sequence[Sequence[Path]], page: Path) -> str:

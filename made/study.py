@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from made import report
 from made.describe import run_id
 from made.experiments.spec import Drawing, Experiment, Judged, judge
 from made.progress import meter
+from made.reporting.section import Section
 from made.results import plot
 from made.results.provenance import merged
 from made.results.store import Scale, Store
@@ -38,17 +38,19 @@ def run(studies: Sequence[Study], store: Store, seeds: int | None = None) -> int
         groups, done = plan(study.experiment, study.scale, chosen, store, study.settings)
         work += groups
         have += done
-    made = sum(len(group.jobs) for group in work)
+    missing = sum(len(group.jobs) for group in work)
     if have:
-        print(f"{have} runs are stored already, {made} are to be made.")
+        print(f"{have} runs are stored already, {missing} are to be made.")
     if not work:
         return 0
     work.sort(key=lambda group: -group.work)
     names = ", ".join(dict.fromkeys(group.experiment.name for group in work))
     with meter(sum(group.work for group in work), "iterations", names) as progress:
-        for _ in sweep(work, store, progress.add):
-            pass
+        done = list(sweep(work, store, progress.add))
+    made = sum(len(outcome.made) for outcome in done)
     print(f"{made} runs made, {progress.total:,} iterations at {progress.speed()}, compiling included.")
+    if others := [str(owner) for outcome in done for owner in outcome.elsewhere.values()]:
+        print(f"{len(others)} runs are being made by another sweep, {', '.join(sorted(set(others)))}.")
     return made
 
 
@@ -102,7 +104,7 @@ def draw(study: Study, store: Store, folder: Path) -> list[tuple[Drawing, Path]]
 class Published(NamedTuple):
     """A study as a section of the report, its verdicts, and the image files of its figures."""
 
-    section: report.Section
+    section: Section
     judged: list[Judged]
     images: list[Path]
 
@@ -115,7 +117,7 @@ def publish(study: Study, store: Store, folder: Path) -> Published:
     texts = {claim.number: claim.text for claim in experiment.claims}
     claims = [{**row._asdict(), "claim": f"Claim {row.claim}: {texts[row.claim]}."} for row in judged]
     if problem:
-        return Published(report.Section(experiment.name, experiment.title, experiment.about, claims=claims), judged, [])
+        return Published(Section(experiment.name, experiment.title, experiment.about, claims=claims), judged, [])
     figures, images = [], []
     for drawn in experiment.draw(table):
         images.append(plot.save(drawn.figure, folder / drawn.name)[0])
@@ -124,5 +126,5 @@ def publish(study: Study, store: Store, folder: Path) -> Published:
     settings = {label: runs[label][0]["description"] for label in runs}
     made_by = merged(one["provenance"] for ones in runs.values() for one in ones)
     described = (experiment.name, experiment.title, experiment.about)
-    section = report.Section(*described, figures, claims, experiment.tables(table), settings, made_by)
+    section = Section(*described, figures, claims, experiment.tables(table), settings, made_by)
     return Published(section, judged, images)

@@ -2,12 +2,15 @@
 
 Two programs run at once on two cores: compiling and running both leave Python free. What the host must step, since its
 environments live in processes, goes through the machinery of `made train`, in pieces that go on from a checkpoint.
+
+Which lanes share a program is decided when a sweep is planned, from what is asked and what is stored, and never by who
+runs it: the same lanes give the same numbers to the bit, other lanes beside a job may change its last bits.
 """
 
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -15,11 +18,13 @@ import jax
 
 from made.describe import NoSuchField, describe, override, run_id
 from made.experiments.spec import Experiment
+from made.results.claims import Owner, claimed
 from made.results.provenance import provenance
 from made.results.store import Job, RunExists, Scale, Store
 from made.trial import Record, Trial, execute, groups, rows_of
 
 MOST_LANES = 512  # lanes of one program; more only raises memory
+_STATES = 3  # of a lane at once: before a step, after it, and what lies between
 
 
 class Planned(NamedTuple):
@@ -43,10 +48,13 @@ class Group(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A finished group."""
+    """A finished group: by index, the jobs that were made now, those stored meanwhile and those others are at."""
 
     group: Group
     wall_s: float
+    made: tuple[int, ...]
+    had: tuple[int, ...] = ()
+    elsewhere: Mapping[int, Owner] = {}
 
 
 def configured(experiment: Experiment, scale: Scale, settings: Sequence[str] = ()) -> dict[str, Trial]:
@@ -72,9 +80,14 @@ def configured(experiment: Experiment, scale: Scale, settings: Sequence[str] = (
 
 
 def plan(
-    experiment: Experiment, scale: Scale, seeds: Sequence[int], store: Store, settings: Sequence[str] = ()
+    experiment: Experiment,
+    scale: Scale,
+    seeds: Sequence[int],
+    store: Store,
+    settings: Sequence[str] = (),
+    lanes: int = MOST_LANES,
 ) -> tuple[list[Group], int]:
-    """The groups still to run, largest first, and how many jobs the store has already.
+    """The groups still to run, largest first, and how many jobs the store has already. `lanes` is the most of a group.
 
     What cannot be run, for its length or on this machine, is refused before anything runs.
     """
@@ -92,9 +105,22 @@ def plan(
         trial.demand()
     made = []
     for indices in groups([planned.trial for planned in todo]):
-        for at in range(0, len(indices), MOST_LANES):
-            made.append(Group(experiment, tuple(todo[i] for i in indices[at : at + MOST_LANES])))
+        most = min(lanes, fitting(todo[indices[0]].trial, len(indices)))
+        for at in range(0, len(indices), most):
+            made.append(Group(experiment, tuple(todo[i] for i in indices[at : at + most])))
     return sorted(made, key=lambda group: -group.work), done
+
+
+def fitting(trial: Trial, lanes: int) -> int:
+    """How many of so many lanes fit into the memory of the device: all, or the largest power of two that does."""
+    from made.training import memory
+
+    free = memory.free()
+    if lanes == 1 or free is None or trial.by_host:  # what the host steps is looked at when it is trained
+        return lanes
+    with jax.enable_x64(trial.wide):
+        each = _STATES * memory.size_of(jax.eval_shape(trial.start, jax.random.key(0)))
+    return lanes if each * lanes <= free else 2 ** max(0, (free // each).bit_length() - 1)
 
 
 def sweep(
@@ -116,7 +142,7 @@ def sweep(
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                running.add(pool.submit(_run_group, waiting.pop(0), store, on_work))
+                running.add(pool.submit(run_group, waiting.pop(0), store, on_work))
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
                 yield future.result()
@@ -124,24 +150,39 @@ def sweep(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _run_group(group: Group, store: Store, on_work: Callable[[int], None] | None) -> Outcome:
+def run_group(group: Group, store: Store, on_work: Callable[[int], None] | None = None, sweep: str = "") -> Outcome:
+    """Run what can be claimed of a group and store it.
+
+    A job that somebody else is at is left out. One that was stored since the plan stays a lane as long as others are
+    to be made, so that their numbers are those of the plan; it is not stored again.
+    """
+    with claimed(store, [(planned.job, planned.id) for planned in group.jobs], sweep) as (mine, elsewhere):
+        had = tuple(i for i in mine if store.has(group.jobs[i].job, group.jobs[i].id))
+        missing = tuple(i for i in mine if i not in had)
+        tell = on_work or (lambda work: None)
+        if not missing:
+            tell(group.work)
+            return Outcome(group, 0.0, (), had, elsewhere)
+        every = group.jobs[0].trial.every
+        chosen = missing if group.jobs[0].trial.by_host else mine
+        lanes = group._replace(jobs=tuple(group.jobs[i] for i in chosen))
+        wall_s = _run(lanes, store, lambda rows: tell(rows * every * len(lanes.jobs)))
+        tell(group.work - lanes.work)
+        return Outcome(group, wall_s, missing, had, elsewhere)
+
+
+def _run(group: Group, store: Store, on_rows: Callable[[int], None]) -> float:
     started = time.time()
-    trial = group.jobs[0].trial
-    seeds = [planned.job.seed for planned in group.jobs]
-
-    def on_rows(rows: int) -> None:
-        if on_work is not None:
-            on_work(rows * trial.every * len(seeds))
-
-    if trial.by_host:
+    if group.jobs[0].trial.by_host:
         _in_pieces(group, store, on_rows)
-        return Outcome(group, time.time() - started)
+        return time.time() - started
+    seeds = [planned.job.seed for planned in group.jobs]
     records = execute([planned.trial for planned in group.jobs], seeds, on_rows)
     wall_s = time.time() - started
     made_by = provenance(started, wall_s, len(seeds))
     for planned, record in zip(group.jobs, records, strict=True):
         _store(group, planned, record, store, made_by)
-    return Outcome(group, wall_s)
+    return wall_s
 
 
 def _in_pieces(group: Group, store: Store, on_rows: Callable[[int], None]) -> None:
@@ -161,6 +202,6 @@ def _store(group: Group, planned: Planned, record: Record, store: Store, made_by
     keep = group.experiment.columns
     rows = {name: x for name, x in record.rows.items() if not keep or name in ("step", *keep)}
     arrays = {"step": record.rows["step"], **record.arrays} if record.arrays else None
-    # Where it exists, another process did the same job meanwhile, with the same numbers.
+    # Where it exists it stays: it was stored since the plan, or its owner woke up after being taken for dead.
     with contextlib.suppress(RunExists):
         store.write(planned.job, planned.id, describe(planned.trial), rows, arrays, made_by)

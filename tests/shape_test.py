@@ -25,7 +25,9 @@ LAYERS = (
     ("rollout", "run", "host", "tasks", "off_policy", "dreaming", "control_run"),
     ("results", "adapters"),
     ("experiments",),
-    ("sweep", "study", "report", "markdown", "bench", "progress", "papermap", "listing", "doctor", "training"),
+    ("reporting",),
+    tuple("sweep study report markdown bench progress papermap listing doctor training sweeping selftest".split()),
+    ("commands",),
     ("cli",),
     ("__main__",),
 )
@@ -36,10 +38,12 @@ SIBLINGS = {
     "sequences": {"replay"},
     "control_run": {"dreaming", "off_policy"},
     "sweep": {"training"},
-    "study": {"sweep", "report", "progress"},
-    "markdown": {"report"},
+    "study": {"sweep", "progress"},
+    "report": {"study"},
     "listing": {"bench"},
     "bench": {"training"},
+    "sweeping": {"sweep", "training"},
+    "selftest": {"sweeping", "training"},
 }
 HEAVY = {
     "matplotlib",

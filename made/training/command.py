@@ -1,5 +1,6 @@
 """`made train`: what is asked for, checked, run, and where it went."""
 
+import contextlib
 import dataclasses
 import sys
 from pathlib import Path
@@ -30,7 +31,10 @@ class Train:
     every: str | None = None  # frames between two rows of metrics.jsonl: 50k (control tasks: 2k)
     eval_every: str | None = None  # frames between two evaluations on levels never trained on: 500k (10k)
     checkpoint_every: str | None = None  # frames between two checkpoints: 500k (50k)
-    devices: int = 1  # seeds are spread over them, then environments
+    devices: int | None = None  # seeds are spread over them, then environments: 1, or with --hosts all there are
+    hosts: int = 1  # processes that share this run, each started with the same command and its own --host
+    host: int = 0  # which of them this is; the first, 0, writes
+    coordinator: str = "127.0.0.1:9911"  # where the first listens for the others
     tensorboard: bool = False  # also write TensorBoard logs
     wandb: str | None = None  # also log to this W&B project
     film: bool = True  # a film of the agent and a map of its visits at the end
@@ -43,20 +47,46 @@ class Train:
                 writers.extra(name)
         paid = f"{self.bonus}{'-gated' * self.gated}"
         name = f"{self.env}-{self.agent}-{paid}".replace(":", "-").replace("/", "-")
-        plan, out = self.plan(), self.out or Path("training") / name
+        out = self.out or Path("training") / name
+        if self.hosts != 1 or self.host:
+            return self._with_others(out)
+        plan = self.plan()
         folder.held(out, plan.configuration)  # what is wrong is told before a minute of compiling
         _say(f"compiling for {self.seeds} seed{'s' * (self.seeds > 1)} ...")
-        programs = _source(plan.run).prepare(plan, self.devices)
+        programs = _source(plan.run).prepare(plan, self.devices or 1)
         with folder.claimed(out):
             held = folder.held(out, plan.configuration)
             stand = session.stand_of(plan, programs, out)
             if stand.update < plan.run.iterations:
-                stand = self._train(plan, programs, stand, out, held)
+                stand = self._train(plan, programs, stand, out, held, session.train)
             else:
                 _say(f"{out} holds this run, finished; a larger --steps goes on with it.")
-            if self.film:
-                self._film(plan, stand, out)
-        print(f"{stand.update * plan.frames_per_update:,} frames of each seed; all of it is in {out}.")
+            self._finish(plan, stand, out)
+        return 0
+
+    def _with_others(self, out: Path) -> int:
+        """The same run over several processes, of which the first alone touches the folder."""
+        from made.training import devices, folder, hosts, session
+
+        with hosts.joined(self.hosts, self.host, self.coordinator), contextlib.ExitStack() as stack:
+            plan = self.plan()
+            if _source(plan.run) is not session:
+                raise ValueError(f"--hosts is for environments that are compiled, and {self.env} is stepped outside.")
+            hosts.told(lambda: stack.enter_context(folder.claimed(out)))
+            held = hosts.told(lambda: folder.held(out, plan.configuration))
+            _say(f"host {self.host} of {self.hosts}: compiling for {self.seeds} seed{'s' * (self.seeds > 1)} ...")
+            all_of = hosts.prepare(plan, self.devices)
+            stand = hosts.stand_of(plan, all_of, out)
+            if stand.update < plan.run.iterations:
+                first = hosts.is_first()
+                stand = (
+                    self._train(plan, all_of, stand, out, held, hosts.train)
+                    if first
+                    else hosts.follow(plan, all_of, stand, out)
+                )
+            stand = stand._replace(state=devices.gathered(stand.state, all_of.mesh))
+            if hosts.is_first():
+                self._finish(plan, stand, out)
         return 0
 
     def plan(self):
@@ -83,7 +113,12 @@ class Train:
         asked = plan.Plan(run, tuple(range(self.seeds)), counts["eval"], counts["check"])  # type: ignore[arg-type]
         return asked._replace(episodes=run.episodes, keep=control_run.KEEP) if control else asked  # type: ignore[union-attr]
 
-    def _train(self, plan, programs, stand, out: Path, held):
+    def _finish(self, plan, stand, out: Path) -> None:
+        if self.film:
+            self._film(plan, stand, out)
+        print(f"{stand.update * plan.frames_per_update:,} frames of each seed; all of it is in {out}.")
+
+    def _train(self, plan, programs, stand, out: Path, held, loop):
         from made.training import session, writers
         from made.training.folder import METRICS
         from made.training.panel import Panel
@@ -100,7 +135,7 @@ class Train:
                 taking.append(writers.WandB(self.wandb, out.name, out, plan.configuration))
             panel = Panel(plan.run.iterations * plan.frames_per_update, len(plan.seeds), frames)
             with panel.shown():
-                return session.train(plan, programs, stand, out, taking, panel.row)
+                return loop(plan, programs, stand, out, taking, panel.row)
         finally:
             for writer in taking:
                 writer.close()
@@ -112,11 +147,11 @@ class Train:
             print(f"drawn: {path}")
 
     def words(self) -> str:
-        """The command that asks for this run, without what is at its default and without the folder."""
+        """The command that asks for this run, without what is at its default, the folder and the other hosts."""
         said = ["made train"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name == "out" or value == field.default:
+            if field.name in ("out", "hosts", "host", "coordinator") or value == field.default:
                 continue
             flag = f"--{field.name.replace('_', '-')}"
             if isinstance(value, bool):

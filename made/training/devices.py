@@ -3,6 +3,9 @@
 Seeds know nothing of each other, so each device runs its own share of them (`jax.shard_map`). Where devices are left
 over, the environments of a seed are spread: arrays are placed by environment and the compiler splits the program and
 adds up what must be added. That is the same computation up to the order of its sums.
+
+The devices may belong to several processes (`made.training.hosts`). Then every process makes the same calls, holds the
+arrays of its own devices, and what is measured goes to all of them.
 """
 
 import functools
@@ -10,6 +13,8 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
@@ -24,7 +29,7 @@ def mesh_of(devices: int, seeds: int, n_envs: int) -> Mesh | None:
     there = len(jax.devices())
     if not 1 <= devices <= there:
         raise ValueError(f"--devices {devices} asks for more or less than there is: 1 to {there} can be used here.")
-    if devices == 1:
+    if devices == 1 and jax.process_count() == 1:
         return None
     over_lanes = math.gcd(devices, seeds)
     over_envs = devices // over_lanes
@@ -34,7 +39,22 @@ def mesh_of(devices: int, seeds: int, n_envs: int) -> Mesh | None:
             f"seeds that {devices} divides, or of environments (--set n_envs=...) that {over_envs} divides."
         )
     kinds = (AxisType.Auto, AxisType.Auto)
-    return jax.make_mesh((over_lanes, over_envs), (LANES, ENVS), kinds, devices=jax.devices()[:devices])
+    return jax.make_mesh((over_lanes, over_envs), (LANES, ENVS), kinds, devices=_chosen(devices))
+
+
+def _chosen(devices: int) -> list[Any]:
+    """So many devices, as many of each process."""
+    processes = jax.process_count()
+    if processes == 1:
+        return jax.devices()[:devices]
+    by_process = [[one for one in jax.devices() if one.process_index == i] for i in range(processes)]
+    each, rest = divmod(devices, processes)
+    if rest or each > min(map(len, by_process)):
+        most = processes * min(map(len, by_process))
+        raise ValueError(
+            f"--devices {devices} is not the same number on each of {processes} hosts: up to {most} can be."
+        )
+    return [one for those in by_process for one in those[:each]]
 
 
 def places(state: RunState, mesh: Mesh) -> RunState:
@@ -50,7 +70,46 @@ def place(tree: PyTree, mesh: Mesh | None, where: PyTree = None) -> PyTree:
     """The arrays on their devices: spread by seed unless `where` says otherwise."""
     if mesh is None:
         return jax.device_put(tree)
-    return jax.device_put(tree, where or NamedSharding(mesh, PartitionSpec(LANES)))
+    by_seed = NamedSharding(mesh, PartitionSpec(LANES))
+    if jax.process_count() == 1:
+        return jax.device_put(tree, where or by_seed)
+    return jax.tree.map(_spread, tree, where or jax.tree.map(lambda _: by_seed, tree))
+
+
+def _spread(x: Any, where: NamedSharding) -> jax.Array:
+    """An array that every process has whole, as one whose parts are on the devices of all processes."""
+    if is_key(x):
+        data, kind = _spread(jax.random.key_data(x), where), jax.random.key_impl(x)
+        return jax.jit(lambda numbers: jax.random.wrap_key_data(numbers, impl=kind), out_shardings=where)(data)
+    whole = np.asarray(x)
+    return jax.make_array_from_callback(whole.shape, where, lambda part: whole[part])
+
+
+def gathered(tree: PyTree, mesh: Mesh | None) -> PyTree:
+    """The arrays, whole, on one device of this process; every process must ask."""
+    if mesh is None or jax.process_count() == 1:
+        return tree
+    plain = lambda x: jax.random.key_data(x) if is_key(x) else x  # noqa: E731
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    numbers = jax.jit(lambda tree: jax.tree.map(plain, tree), out_shardings=everywhere)(tree)
+
+    def own(x: jax.Array, was: jax.Array) -> jax.Array:
+        mine = x.addressable_data(0)
+        return jax.random.wrap_key_data(mine, impl=jax.random.key_impl(was)) if is_key(was) else mine
+
+    return jax.tree.map(own, numbers, tree)
+
+
+def is_key(x: Any) -> bool:
+    """Whether an array, or the shape of one, is of random keys."""
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def compile_begin(mesh: Mesh | None, where: PyTree) -> Any:
+    """`lanes.begin` as a compiled function of (lanes, seeds). Over several processes its state is born in its place."""
+    if mesh is None or jax.process_count() == 1:
+        return jax.jit(lanes.begin, compiler_options=options(0))
+    return jax.jit(lanes.begin, out_shardings=where, compiler_options=options(0))
 
 
 def compile_advance(runs: Run, like: RunState, mesh: Mesh | None) -> jax.stages.Compiled:
@@ -61,7 +120,7 @@ def compile_advance(runs: Run, like: RunState, mesh: Mesh | None) -> jax.stages.
         return program.lower(*shapes).compile()
     by_seed, everywhere = (NamedSharding(mesh, spec) for spec in (PartitionSpec(LANES), PartitionSpec()))
     where = places(like, mesh)
-    ins, outs = (by_seed, where, everywhere), (where, by_seed)
+    ins, outs = (by_seed, where, everywhere), (where, by_seed if jax.process_count() == 1 else everywhere)
     alone = mesh.shape[ENVS] == 1
     body = _per_device(lanes.advance, mesh, 2, PartitionSpec()) if alone else lanes.advance
     program = jax.jit(body, in_shardings=ins, out_shardings=outs, compiler_options=options(1))
@@ -81,7 +140,10 @@ def examiner(episodes: int, mesh: Mesh | None):
     examine = functools.partial(lanes.examine, episodes=episodes)
     if mesh is not None and mesh.shape[ENVS] == 1:
         examine = _per_device(examine, mesh, 3)
-    return jax.jit(examine, compiler_options=options(1))
+    if mesh is None or jax.process_count() == 1:
+        return jax.jit(examine, compiler_options=options(1))
+    to_all = NamedSharding(mesh, PartitionSpec())
+    return jax.jit(examine, out_shardings=to_all, compiler_options=options(1))
 
 
 def options(level: int) -> dict[str, Any]:

@@ -1,0 +1,88 @@
+"""Commands that look: what there is, where it is in the paper, how fast it is, what is missing, how a grid feels."""
+
+import dataclasses
+import json
+from typing import Annotated
+
+import tyro
+
+
+@dataclasses.dataclass
+class List:
+    """What there is: experiments, bonuses, agents, tasks, benchmarks, one line each."""
+
+    json: bool = False
+
+    def main(self) -> int:
+        from made import listing
+
+        kinds = listing.everything()
+        if self.json:
+            print(json.dumps({kind: list(entries) for kind, entries in kinds.items()}, indent=1))
+            return 0
+        for kind, entries in kinds.items():
+            print(f"{kind}:")
+            width = max(map(len, entries), default=0)
+            for name, line in entries.items():
+                print(f"  {name:{width}}  {line}")
+        return 0
+
+
+@dataclasses.dataclass
+class Map:
+    """Where an equation, algorithm, theorem, lemma or figure of the paper is in the code."""
+
+    label: Annotated[str | None, tyro.conf.Positional] = None  # such as eq:bonus_design; every row unless given
+
+    def main(self) -> int:
+        from made import papermap
+
+        if self.label is None:
+            for row in papermap.rows():
+                print(f"{row.label:32} {row.item:28} {row.code}  [{row.status}]")
+            return 0
+        for name, text in papermap.row(self.label)._asdict().items():
+            print(f"{name:7} {text}")
+        return 0
+
+
+@dataclasses.dataclass
+class Bench:
+    """Measure speed and memory, side by side with the alternatives, as ratios."""
+
+    name: Annotated[str | None, tyro.conf.Positional] = None
+    json: bool = False
+
+    def main(self) -> int:
+        from made import bench
+
+        measured = bench.run(self.name)
+        print(json.dumps([row._asdict() for row in measured], indent=1) if self.json else bench.as_text(measured))
+        return 0
+
+
+@dataclasses.dataclass
+class Doctor:
+    """What is installed, what is missing, which known clashes there are, each with its fix."""
+
+    def main(self) -> int:
+        from made import doctor
+
+        findings = doctor.examine()
+        for finding in findings:
+            print(f"{finding.state:8} {finding.what}" + (f"\n{'':9}fix: {finding.fix}" if finding.fix else ""))
+        return int(any(finding.state == "wrong" for finding in findings))
+
+
+@dataclasses.dataclass
+class Play:
+    """Walk a grid in the terminal: a, d turn; w goes; p picks up; t toggles; q quits."""
+
+    task: Annotated[str, tyro.conf.Positional]  # a MiniGrid id, such as MiniGrid-KeyCorridorS3R3-v0
+    seed: int = 0
+    keys: str | None = None  # these keys instead of the keyboard's
+
+    def main(self) -> int:
+        from made.grids.play import play
+
+        return play(self.task, self.seed, self.keys)

@@ -1,0 +1,175 @@
+"""Commands about experiments: run them, draw them, judge them, report them."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from made.training.command import Settings
+
+Name = Annotated[str, tyro.conf.Positional]
+Names = Annotated[tuple[str, ...], tyro.conf.Positional]
+
+
+@dataclasses.dataclass
+class Demo:
+    """The tabular half of the paper in two minutes: run it, draw Figures 3 to 6, judge claims 1 to 17."""
+
+    scale: str = "demo"  # smoke, demo, small or paper
+    out: Path = Path("runs")  # where runs are stored; what is there already is not run again
+    report: Path = Path("report")  # where figures and the HTML report go
+
+    def main(self) -> int:
+        from made import report, study
+        from made.experiments import experiments
+        from made.results.store import Scale, Store
+
+        store, scale = Store(self.out), Scale(self.scale)
+        studies = [study.Study(experiment, scale) for experiment in experiments().values() if experiment.in_demo]
+        study.run(studies, store)
+        return _told(report.publish(studies, store, self.report))
+
+
+@dataclasses.dataclass
+class Run:
+    """Run an experiment. What is stored already is not run again; an interrupted run goes on."""
+
+    experiment: Name
+    scale: str = "small"  # smoke, demo, small or paper
+    seeds: int | None = None  # seeds 0 to N-1 instead of the scale's own number
+    set: Settings = ()  # path=value, such as bonus.recent.window=500; may be given several times
+    out: Path = Path("runs")
+
+    def main(self) -> int:
+        from made import study
+        from made.results.store import Store
+
+        if self.seeds is not None and self.seeds < 1:
+            raise ValueError(f"--seeds must be at least 1, got {self.seeds}.")
+        one, store = _study(self.experiment, self.scale, self.set), Store(self.out)
+        study.run([one], store, self.seeds)
+        _tell(study.check(one, store))
+        return 0
+
+
+@dataclasses.dataclass
+class Figure:
+    """Draw the figures of an experiment from its recorded runs."""
+
+    experiment: Name
+    scale: str | None = None  # the largest recorded scale unless given
+    set: Settings = ()
+    out: Path = Path("runs")
+    to: Path = Path("report")  # the folder for PNG and SVG
+
+    def main(self) -> int:
+        from made import study
+        from made.results.store import Store
+
+        store = Store(self.out)
+        for _, path in study.draw(_recorded(self.experiment, self.scale, self.set, store), store, self.to):
+            print(path)
+        return 0
+
+
+@dataclasses.dataclass
+class Check:
+    """Each claim of the paper with its verdict, computed from the recorded runs."""
+
+    experiment: Annotated[str | None, tyro.conf.Positional] = None
+    scale: str | None = None  # the largest recorded scale unless given
+    json: bool = False
+    set: Settings = ()
+    out: Path = Path("runs")
+    strict: bool = False  # exit with 1 if a claim does not hold
+
+    def main(self) -> int:
+        from made import study
+        from made.experiments import experiments
+        from made.results.store import Store
+
+        store = Store(self.out)
+        names = [self.experiment] if self.experiment else list(experiments())
+        judged = [row for name in names for row in study.check(_recorded(name, self.scale, self.set, store), store)]
+        judged.sort(key=lambda row: row.claim)
+        if self.json:
+            print(json.dumps([row._asdict() for row in judged], indent=1))
+        else:
+            _tell(judged)
+        _warn(store)
+        return int(self.strict and any(row.holds is False for row in judged))
+
+
+@dataclasses.dataclass
+class Report:
+    """Gather what is recorded into one page: every claim with its verdict, figures, curves, maps and films."""
+
+    experiments: Names = ()  # all unless named
+    scale: str | None = None  # of each experiment the largest recorded unless given
+    out: tuple[Path, ...] = (Path("runs"),)  # stores, or folders that hold stores, trained agents and earlier reports
+    to: Path = Path("report")
+    markdown: Path | None = None  # also write the results as a Markdown page
+
+    def main(self) -> int:
+        from made import report
+
+        return _told(report.reproduce(self.out, self.to, self.experiments, self.scale), self.markdown)
+
+
+def _study(name: str, scale: str, settings: tuple[str, ...]):
+    from made import study
+    from made.experiments import experiment
+    from made.results.store import Scale
+
+    return study.Study(experiment(name), Scale(scale), settings)
+
+
+def _recorded(name: str, scale: str | None, settings: tuple[str, ...], store):
+    from made import study
+    from made.experiments import experiment
+
+    return _study(name, scale or study.largest_scale(experiment(name), store) or "small", settings)
+
+
+def _told(written, to_markdown: Path | None = None) -> int:
+    for image in (image for images in written.images for image in images):
+        print(f"drawn: {image}")
+    if to_markdown is not None:
+        from made import markdown
+
+        pairs = zip(written.sections, written.images, strict=True)
+        sections, images = zip(*((section, files) for section, files in pairs if section.provenance), strict=True)
+        to_markdown.parent.mkdir(parents=True, exist_ok=True)
+        to_markdown.write_text(markdown.render(sections, images, to_markdown), "utf-8")
+    _tell([row for row in written.judged if row.seeds])
+    for problem in written.problems:
+        print(f"made: skipped a damaged run: {problem}", file=sys.stderr)
+    print(f"The report, with figures, tables, settings and provenance: {written.page}")
+    return 0
+
+
+def _tell(judged) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from made.reporting.section import verdict
+
+    table = Table("claim", "verdict", "observed", box=None, pad_edge=False)
+    for row in judged:
+        _, symbol, words = verdict(row.holds)
+        seen = row.observed if len(row.observed) <= 320 else row.observed[:317] + "..."
+        table.add_row(Text(f"{row.claim} {row.name}"), Text(f"{symbol} {words}"), Text(seen))
+    console = Console()
+    console.print(table, soft_wrap=False)
+    kinds = {"hold": True, "do not hold": False, "cannot be told": None}
+    counts = {words: sum(row.holds is kind for row in judged) for words, kind in kinds.items()}
+    console.print(f"{len(judged)} claims: " + ", ".join(f"{n} {words}" for words, n in counts.items() if n) + ".")
+
+
+def _warn(store) -> None:
+    for problem in store.problems:
+        print(f"made: skipped a damaged run: {problem}", file=sys.stderr)

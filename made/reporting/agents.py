@@ -1,0 +1,125 @@
+"""Agents at work: the folders of `made train`, with their films, maps of visits and curves."""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from made.reporting import curves, markup
+from made.results import plot
+
+_FILM, _VISITS = "film-seed*.gif", "visits-seed*.png"
+_GIF, _PNG = (b"GIF87a", b"GIF89a"), b"\x89PNG\r\n\x1a\n"
+
+
+class Agent(NamedTuple):
+    """What a run of `made train` left behind; `line` is its curve, `films` and `visits` are images by seed."""
+
+    name: str
+    command: str
+    task: str
+    bonus: str
+    device: str
+    line: Mapping[str, Any]
+    films: tuple[bytes, ...] = ()
+    visits: tuple[bytes, ...] = ()
+
+
+def read(folder: Path) -> Agent | None:
+    """The run in a folder; None where there is none, or not one row with a return."""
+    try:
+        run = json.loads((folder / "run.json").read_text("utf-8"))
+        command, session = str(run["command"]), run["sessions"][-1]
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+        seen = _curve(lines)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    if seen is None:
+        return None
+    said = command.split()
+    task, bonus = (said[said.index(flag) + 1] if flag in said[:-1] else "" for flag in ("--env", "--bonus"))
+    bonus = bonus or "made"  # the command's default
+    text = {"none": "no bonus"}.get(bonus, bonus) + " behind the gate" * ("--gated" in said)
+    line = curves.line(bonus, *seen, text=f"{text} ({folder.name})")
+    device = str(session.get("cpu") if session.get("device") == "cpu" else session.get("device"))
+    cores = f", {session['cpu_cores']} cores" if session.get("device") == "cpu" and "cpu_cores" in session else ""
+    films = [film for path in sorted(folder.glob(_FILM)) if (film := path.read_bytes()).startswith(_GIF)]
+    maps = [png for path in sorted(folder.glob(_VISITS)) if (png := path.read_bytes()).startswith(_PNG)]
+    return Agent(folder.name, command, task, text, device + cores, line, tuple(films), tuple(maps))
+
+
+def _curve(lines: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """(frames [R], seconds [R], returns [seeds, R]) of the rows that every seed has; None without any."""
+    by_seed: dict[int, dict[int, tuple[float, float]]] = {}
+    for line in lines:
+        if line.get("return") is not None:
+            by_seed.setdefault(line["seed"], {})[line["frames"]] = (line["seconds"], line["return"])
+    rows = sorted(set.intersection(*map(set, by_seed.values()))) if by_seed else []
+    if not rows:
+        return None
+    values = np.array([[seen[frames] for frames in rows] for seen in by_seed.values()], float)
+    return np.array(rows), values[:, :, 0].mean(axis=0), values[:, :, 1]
+
+
+def panels(agents: Sequence[Agent]) -> dict[str, Any]:
+    """The curves of all agents, a panel a task."""
+    tasks = dict.fromkeys(agent.task for agent in agents)
+    found = [{"name": t, "lines": _told_apart([agent for agent in agents if agent.task == t])} for t in tasks]
+    note = (
+        "Return of the training episodes. Time: the clock of the run, all its seeds side by side. Interquartile mean "
+        "over seeds with its 95% bootstrap interval, where there are several."
+    )
+    return {"y": "return", "note": note, "panels": found}
+
+
+def _told_apart(agents: Sequence[Agent]) -> list[dict[str, Any]]:
+    """Their lines, each in a colour of its own: runs of one bonus would all have the look of the bonus."""
+    looks = [
+        {"colour": plot.CYCLE[i % len(plot.CYCLE)], "dash": "" if i < len(plot.CYCLE) else "5 2"}
+        for i in range(len(agents))
+    ]
+    return [{**agent.line, **look} for agent, look in zip(agents, looks, strict=True)]
+
+
+def shown(agents: Sequence[Agent], name: str) -> str:
+    """Films and maps of all agents, then their curves and commands."""
+    pictures = "".join(_pictures(agent) for agent in agents if agent.films or agent.visits)
+    rows = [(agent.name, agent.task, agent.bonus, agent.line["seeds"], agent.device, agent.command) for agent in agents]
+    head = ("run", "task", "bonus", "seeds", "machine", "command")
+    listed = markup.details("The commands", markup.table(head, rows, "Runs of made train"))
+    gallery = f'<div class="agents">{pictures}</div>' if pictures else ""
+    return f"{gallery}{curves.controls(panels(agents), name)}{listed}"
+
+
+def _pictures(agent: Agent) -> str:
+    who = f"{agent.task}, {agent.bonus}"
+    parts = []
+    if agent.films:
+        parts.append(_film(agent.films[0], f"An episode of the trained agent: {who}"))
+    if agent.visits:
+        alt = f"Map of visits: where 32 episodes went on one fresh level, {who}"
+        image = f'<img src="{markup.source(agent.visits[0])}" alt="{escape(alt)}">'
+        parts.append(f"<figure>{image}<figcaption>Where 32 episodes went on one fresh level</figcaption></figure>")
+    return f'<article><h3>{escape(agent.bonus)}</h3><p class="soft">{escape(agent.task)}</p>{"".join(parts)}</article>'
+
+
+def _film(gif: bytes, alt: str) -> str:
+    """The first picture of a film, and a button that plays it: nothing moves unasked."""
+    image = f'<img src="{still(gif)}" data-film="{markup.source(gif, "gif")}" alt="{escape(alt)}">'
+    told = f'Play<span class="unseen">: {escape(alt)}</span>'
+    button = f'<button type="button" class="film" aria-pressed="false" hidden>{told}</button>'
+    words = "One episode, acting greedily; below, what the bonus pays at each step"
+    return f"<figure>{image}<figcaption>{button} {words}</figcaption></figure>"
+
+
+def still(gif: bytes) -> str:
+    """The first picture of a film."""
+    from PIL import Image
+
+    held = io.BytesIO()
+    Image.open(io.BytesIO(gif)).convert("RGB").save(held, "PNG", optimize=True)
+    return markup.source(held.getvalue())

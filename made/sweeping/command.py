@@ -1,0 +1,149 @@
+"""`made sweep`: a study on whatever machines there are, into one store."""
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from made.training.command import Settings
+
+if TYPE_CHECKING:
+    from made.results.store import Store
+    from made.sweeping.drive import BackEnd
+    from made.sweeping.summary import Tally
+    from made.sweeping.task import Task
+
+PLACES = ("here", "pool", "ray", "slurm")
+POLL_S = 2.0
+
+
+@dataclasses.dataclass
+class Sweep:
+    """Run an experiment on many cores or machines. What is stored, or in another sweep's hands, is not run again."""
+
+    experiment: Annotated[str, tyro.conf.Positional]
+    scale: str = "small"  # smoke, demo, small, gpu or paper
+    on: str = "here"  # here (threads), pool (processes), ray (a cluster) or slurm
+    seeds: int | None = None  # seeds 0 to N-1 instead of the scale's own number
+    set: Settings = ()  # path=value, such as bonus.recent.window=500; may be given several times
+    out: Path = Path("runs")
+    workers: int | None = None  # tasks at once: a core each (slurm: 100 jobs in its queue; a cluster of Ray decides)
+    lanes: int = 512  # the most jobs of a task, which share a compiled program; another number may change last bits
+    cpus: float = 1.0  # that a task needs, on ray and slurm
+    gpus: float = 0.0  # that a task needs, on ray and slurm
+    retries: int = 3  # of a task whose worker died; one that fails with an error is told and not tried again
+    address: str | None = None  # of a Ray cluster, such as auto or 10.0.0.1:6379; else a local one is started and ended
+    cluster: str = "slurm"  # for --on slurm; local tries it without SLURM
+    minutes: int = 240  # that SLURM is to give a task
+    partition: str | None = None  # of SLURM
+    wait: bool = False  # for jobs that another sweep has, and do them if it dies
+
+    def main(self) -> int:
+        from made.results.store import Scale, Store
+
+        self.demand()
+        store, scale = Store(self.out), Scale(self.scale)
+        failed = 0
+        while True:
+            tally = self.once(store, scale)
+            print(tally.table())
+            counts = tally.counts()
+            failed += counts["failed"]
+            if failed or not (self.wait and counts["elsewhere"]):
+                return int(failed > 0)
+            self._wait_for_others(store, scale)
+
+    def demand(self) -> None:
+        """Refuse options that make no sense."""
+        if self.on not in PLACES:
+            from made.describe import suggest
+
+            raise ValueError(f"--on takes {', '.join(PLACES)}, not {self.on!r}.{suggest(self.on, list(PLACES))}")
+        for name, least in (("seeds", 1), ("workers", 1), ("lanes", 1), ("retries", 0), ("minutes", 1)):
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ValueError(f"--{name} must be at least {least}, got {value}.")
+        if not (self.cpus > 0 and self.gpus >= 0):
+            raise ValueError(f"--cpus must be above 0 and --gpus not below it, got {self.cpus:g} and {self.gpus:g}.")
+
+    def _wait_for_others(self, store: "Store", scale: Any) -> None:
+        """Until nobody is at a job that is missing: all are stored, or given up."""
+        from made.results.claims import holder
+        from made.sweeping.task import group_of, tasks
+
+        while True:
+            asked, _, _ = tasks(self.experiment, scale, store, "", self.seeds, self.set, self.lanes)
+            missing = [planned for task in asked for planned in group_of(task).jobs]
+            if not any(holder(store, planned.job, planned.id) for planned in missing):
+                return
+            time.sleep(POLL_S)
+
+    def once(self, store: "Store", scale: Any) -> "Tally":
+        """Do what the store lacks, as far as no other sweep has it."""
+        from made.sweeping.drive import drive
+        from made.sweeping.summary import Tally
+        from made.sweeping.task import tasks
+
+        sweep = secrets.token_hex(4)
+        asked, work, had = tasks(self.experiment, scale, store, sweep, self.seeds, self.set, self.lanes)
+        if not asked:
+            return Tally([], [], had)
+        with self.opened(asked, store, sweep) as (back_end, asked):
+            tally = Tally(asked, work, had)
+            for got in drive(asked, back_end, store, self.retries, tally.lose):
+                tally.tick() if got is None else tally.add(*got)
+        return tally
+
+    @contextlib.contextmanager
+    def opened(self, asked: "list[Task]", store: "Store", sweep: str) -> "Iterator[tuple[BackEnd, list[Task]]]":
+        """The back end, ready to be used, and the tasks as it is to be given them."""
+        from made.sweeping import pool, slurm
+        from made.sweeping.carried import Carried
+        from made.sweeping.cluster import Ray
+
+        cores = os.cpu_count() or 1
+        if self.on == "slurm":
+            where = store.unfinished("sweeps", f"slurm-{sweep}").resolve()
+            needs = (self.cpus, self.gpus, self.minutes, self.partition)
+            with slurm.Slurm(where, self.cluster, self.workers or 100, *needs) as back_end:
+                yield back_end, asked
+        elif self.on == "ray":
+            with (
+                Ray(self.address, self.workers or cores, self.cpus, self.gpus) as back_end,
+                _sealed(store, sweep) as token,
+            ):
+                asked = [task._replace(token=token) for task in asked]
+                if back_end.all_see(asked[0]):
+                    yield back_end, asked
+                else:
+                    with Carried(back_end, store) as around:
+                        yield around, asked
+        else:
+            kind, most = (pool.Here, min(4, cores)) if self.on == "here" else (pool.Pool, cores)
+            with kind(min(self.workers or most, len(asked))) as back_end:
+                yield back_end, asked
+
+
+@contextlib.contextmanager
+def _sealed(store: "Store", sweep: str) -> Iterator[str]:
+    """A file in the store by which a worker knows that it sees the same one; yields what is in it."""
+    from made.sweeping.task import clear, seal
+
+    path, token = seal(store.root, sweep), secrets.token_hex(16)
+    store.unfinished("sweeps", sweep)  # makes the store, if there is none
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(token, "utf-8")
+            break
+        except FileNotFoundError:  # another sweep ended at this moment and removed the folder above
+            continue
+    try:
+        yield token
+    finally:
+        clear(path.parent)

@@ -1,0 +1,79 @@
+"""What a worker does with a task: rebuild the trials from their names, run them, store them, say how it went."""
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+
+from made.results import parcel
+from made.results.store import Store
+from made.sweep import run_group
+from made.sweeping.cache import use_compilation_cache
+from made.sweeping.task import Answer, Done, Task, group_of, seal, task_of, to_text
+
+LONGEST = 300  # characters of a reason
+
+
+def work(task: Task) -> Answer:
+    """Do a task. An exception becomes a reason: what fails once fails again, so it is told and not tried again."""
+    started = time.time()
+    try:
+        store = Store(task.store) if sees(task) else None
+        if store is None:
+            done, parcels = _carried(task)
+        else:
+            done, parcels = _stored(task, store), ()
+    except Exception as error:  # whatever a study may raise is its jobs' reason, and the others go on
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST]
+        done, parcels = tuple(Done(label, seed, "failed", why) for label, seed in task.jobs), ()
+    return Answer(done, round(time.time() - started, 3), os.getpid(), parcels)
+
+
+def sees(task: Task) -> bool:
+    """Whether the store of the task is the one that the driver sees."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return not task.token or seal(task.store, task.sweep).read_text("utf-8") == task.token
+    return False
+
+
+def _stored(task: Task, store: Store) -> tuple[Done, ...]:
+    outcome = run_group(group_of(task), store, sweep=task.sweep)
+    states = dict.fromkeys(outcome.made, "made") | dict.fromkeys(outcome.had, "had")
+    who = {i: str(owner) for i, owner in outcome.elsewhere.items()}
+    return tuple(
+        Done(label, seed, states.get(i, "elsewhere"), who.get(i, ""))  # type: ignore[arg-type]
+        for i, (label, seed) in enumerate(task.jobs)
+    )
+
+
+def _carried(task: Task) -> tuple[tuple[Done, ...], tuple[dict[str, bytes], ...]]:
+    """The same into a store of its own, whose runs go home as bytes. The driver holds the claims meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="made-worker-") as folder:
+        group, own = group_of(task), Store(folder)
+        run_group(group, own)
+        folders = [own._folder(planned.job, planned.id) for planned in group.jobs]
+        return tuple(Done(*job, "made") for job in task.jobs), tuple(map(parcel.pack, folders))
+
+
+def answer(text: str) -> tuple[str, list[dict[str, bytes]]]:
+    """Do a task that came as text: (the answer as text, parcels)."""
+    use_compilation_cache()
+    answered = work(task_of(text))
+    return to_text(answered), list(answered.parcels)
+
+
+def serve() -> None:
+    """Do one task a line of the standard input and answer with a line each, until the input ends.
+
+    The standard output is kept for answers; whatever else is printed goes to the standard error.
+    """
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            print(answer(line)[0], file=out, flush=True)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):  # whoever asked is gone
+        serve()

@@ -1,0 +1,182 @@
+"""One run of `made train` over several processes, on one machine or many: the same command on each, with its number.
+
+Every process runs the same program on its own devices (`made.training.devices`). The first alone touches the folder of
+the run: it reads the checkpoint and sends it to the others, and it writes rows, checkpoints and pictures.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from made.run import RunState
+from made.training import devices, lanes, memory, session
+from made.training.plan import Plan
+from made.training.session import Programs, Stand
+from made.training.writers import Line, Writer
+
+WAIT_S = 120  # for the others to come
+DEAD_S = 30  # without a sign of life from one of them, all end: JAX aborts what waits for it
+T = TypeVar("T")
+
+
+class Joined(NamedTuple):
+    """What a process needs beside its programs: the mesh of all devices."""
+
+    programs: Programs
+    mesh: Mesh | None
+
+
+@contextlib.contextmanager
+def joined(hosts: int, host: int, coordinator: str) -> Iterator[None]:
+    """Be process `host` of `hosts` while the block runs; call it before anything is computed.
+
+    The first listens at `coordinator` and nowhere else, so that an address such as 127.0.0.1:9911 stays inside.
+    """
+    if hosts < 2 or not 0 <= host < hosts:
+        raise ValueError(f"--hosts {hosts} --host {host}: there are 2 or more hosts, and they count from 0.")
+    name, colon, port = coordinator.rpartition(":")
+    if not (colon and name and port.isdigit()):
+        raise ValueError(
+            f"--coordinator takes ADDRESS:PORT of the first host, such as 127.0.0.1:9911, not {coordinator!r}."
+        )
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            hosts,
+            host,
+            coordinator_bind_address=coordinator,
+            initialization_timeout=WAIT_S,
+            heartbeat_timeout_seconds=DEAD_S,
+        )
+    except RuntimeError as error:
+        why = " ".join(str(error).split())[:200]
+        raise ValueError(f"The {hosts} hosts did not meet at {coordinator}: {why}") from None
+    try:
+        yield
+    finally:
+        jax.distributed.shutdown()
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes."""
+    return jax.process_index() == 0
+
+
+def told(by_first: Callable[[], T]) -> T | None:
+    """What the first process finds, None in the others. Where it refuses, all stop: nobody waits for it in vain."""
+    found, refusal = None, None
+    if is_first():
+        try:
+            found = by_first()
+        except ValueError as error:
+            refusal = error
+    fine = bool(sent(np.int32(refusal is None)))
+    if refusal is not None:
+        raise refusal
+    if not fine:
+        raise ValueError("The first host refused this run, and its message says why.")
+    return found
+
+
+def sent(value: Any) -> Any:
+    """A tree of numbers from the first process to all; the others give one of the same shapes."""
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.broadcast_one_to_all(value)
+
+
+def prepare(plan: Plan, count: int | None) -> Joined:
+    """`session.prepare` for the devices of all processes; whether the run fits is said by the first."""
+    count = jax.device_count() if count is None else count
+    mesh = devices.mesh_of(count, len(plan.seeds), plan.run.n_envs)
+    runs, seeds = lanes.repeated(plan.run, len(plan.seeds)), jnp.asarray(plan.seeds, jnp.uint32)
+    like = jax.eval_shape(lanes.begin, runs, seeds)
+    each = count // jax.process_count()
+    told(lambda: memory.demand(2 * memory.size_of(like) // count, memory.free(each), len(plan.seeds), exact=False))
+    advance = devices.compile_advance(runs, like, mesh)
+    told(lambda: memory.demand(memory.needed(advance), memory.free(each), len(plan.seeds)))
+    where = None if mesh is None else devices.places(like, mesh)
+    put = lambda state: devices.place(state, mesh, where)  # noqa: E731
+    begin, examine = devices.compile_begin(mesh, where), devices.examiner(plan.episodes, mesh)
+    runs, seeds = devices.place(runs, mesh), devices.place(seeds, mesh)
+    return Joined(Programs(runs, seeds, like, begin, advance, examine, put), mesh)
+
+
+def stand_of(plan: Plan, all_of: Joined, out: Path) -> Stand:
+    """Where the run stands: the first process reads the folder and sends the others what it read."""
+    programs = all_of.programs
+    alone = programs._replace(begin=lambda runs, seeds: None, place=lambda state: state)
+    found = told(lambda: session.stand_of(plan, alone, out))
+    update, seconds = sent((np.int32(found.update if found else 0), np.float32(found.seconds if found else 0)))
+    if not update:
+        return Stand(programs.begin(programs.runs, programs.seeds), 0, 0.0)
+    blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(_numbers, programs.like))
+    numbers = sent(_numbers(found.state) if found else blank)
+    state = jax.tree.map(_like, numbers, programs.like)
+    return Stand(programs.place(state), int(update), found.seconds if found else float(seconds))
+
+
+def _numbers(state: RunState) -> Any:
+    return jax.tree.map(lambda x: jax.random.key_data(x) if devices.is_key(x) else x, state)
+
+
+def _like(numbers: Any, shape: jax.ShapeDtypeStruct) -> Any:
+    return jax.random.wrap_key_data(jnp.asarray(numbers)) if devices.is_key(shape) else numbers
+
+
+class Keeper:
+    """A writer that keeps the state instead of the row: all processes gather it, and the first saves it.
+
+    It comes last, so that rows are written before the checkpoint that covers them.
+    """
+
+    def __init__(self, plan: Plan, all_of: Joined, stand: Stand, out: Path, writers: Sequence[Writer]):
+        self._plan, self._mesh, self._out, self._writers = plan, all_of.mesh, out, list(writers)
+        self._advance, self._last, self._state = all_of.programs.advance, stand.update, stand.state
+
+    def advance(self, *words: Any) -> Any:
+        """The program, whose state is remembered until its row is written."""
+        self._state, measured = self._advance(*words)
+        return self._state, measured
+
+    def write(self, lines: Sequence[Line]) -> None:
+        """Save where a checkpoint is due: the same rule as that of `session.train`."""
+        update, seconds = int(lines[0]["update"]), float(lines[0]["seconds"])
+        due, end = self._plan.checkpoint_every, self._plan.run.iterations
+        if update >= end or update // due > self._last // due:
+            state = devices.gathered(self._state, self._mesh)
+            told(lambda: session.save(self._plan, Stand(state, update, seconds), self._out, self._writers))
+        self._last = update
+
+    def sync(self) -> None:
+        """Nothing is left to write."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def train(
+    plan: Plan, all_of: Joined, stand: Stand, out: Path, writers: Sequence[Writer], show: Callable[..., None]
+) -> Stand:
+    """`session.train` in step with the other processes; at the end the state is whole in each of them."""
+    keeper = Keeper(plan, all_of, stand, out, writers)
+    programs = all_of.programs._replace(advance=keeper.advance)
+    kept = plan._replace(checkpoint_every=plan.run.iterations + 1, checkpoint_seconds=math.inf, keep_end=False)
+    try:
+        return session.train(kept, programs, stand, out, [*writers, keeper], show)
+    except RuntimeError as error:  # the loop cannot save on an interrupt what other processes hold
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
+
+
+def follow(plan: Plan, all_of: Joined, stand: Stand, out: Path) -> Stand:
+    """What every process but the first does: the same, without a word and without a file."""
+    return train(plan, all_of, stand, out, [], lambda lines: None)

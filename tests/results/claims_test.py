@@ -1,0 +1,152 @@
+"""Claims: one process has a job, a dead one loses it, a live one keeps it, and nothing is left behind."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from made.results import claims
+from made.results.claims import Claim, Owner, claim, claimed, holder, release
+from made.results.store import Job, Scale, Store
+
+JOB, ID = Job("lock", "vi/made", 3, Scale.SMOKE), "ab12"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "runs")
+
+
+def dead_pid() -> int:
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    return done.pid
+
+
+def rewrite(held: Claim, age_s: float = 0.0, **told) -> None:
+    """The claim as another process would have made it, so long ago."""
+    held.file.write_text(json.dumps({**json.loads(held.file.read_text()), **told}))
+    os.utime(held.file, (time.time() - age_s,) * 2)
+
+
+def race(store: Store, monkeypatch, n: int = 16) -> list[Claim | Owner]:
+    """As many threads as that claim one job; each has looked before any of them claims."""
+    got, start, looked, look = [], threading.Barrier(n), set(), claims._newest
+
+    def look_together(path):
+        found = look(path)
+        if threading.get_ident() not in looked:
+            looked.add(threading.get_ident())
+            start.wait()
+        return found
+
+    monkeypatch.setattr(claims, "_newest", look_together)
+    threads = [threading.Thread(target=lambda: got.append(claim(store, JOB, ID))) for _ in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    monkeypatch.undo()
+    return got
+
+
+def winners(got) -> list[Claim]:
+    return [one for one in got if isinstance(one, Claim)]
+
+
+def test_of_many_one_gets_a_job_and_the_others_are_told_who(store, monkeypatch):
+    got = race(store, monkeypatch)
+    assert len(winners(got)) == 1
+    assert {one.pid for one in got if isinstance(one, Owner)} == {os.getpid()}
+    release(winners(got)[0])
+    assert holder(store, JOB, ID) is None and sorted(os.listdir(store.root)) == ["made-store.json"]
+
+
+def test_the_claim_of_a_dead_process_is_taken_over_by_one(store, monkeypatch):
+    held = claim(store, JOB, ID)
+    rewrite(held, pid=dead_pid())
+    assert holder(store, JOB, ID) is None
+    got = race(store, monkeypatch)
+    assert [one.number for one in winners(got)] == [1]
+    release(winners(got)[0])
+    assert not (store.root / ".unfinished").exists(), "what it was taken over from goes too"
+
+
+@pytest.mark.parametrize(("age_s", "lives"), [(0.0, True), (claims.DEAD_S + 1, False)])
+def test_elsewhere_the_last_touch_decides(store, age_s, lives):
+    held = claim(store, JOB, ID)
+    rewrite(held, age_s, machine="elsewhere", pid=dead_pid(), host="moon")
+    got = claim(store, JOB, ID)
+    assert isinstance(got, Owner) == lives
+    assert not lives or "moon" in str(got)
+
+
+def test_a_claim_cut_short_by_a_kill_counts_by_its_age(store):
+    held = claim(store, JOB, ID)
+    held.file.write_text('{"host": "mo')
+    assert isinstance(claim(store, JOB, ID), Owner)
+    os.utime(held.file, (time.time() - claims.DEAD_S - 1,) * 2)
+    assert isinstance(claim(store, JOB, ID), Claim)
+
+
+def test_an_earlier_attempt_of_the_same_sweep_gives_way(store):
+    assert isinstance(claim(store, JOB, ID, "mine"), Claim)
+    assert isinstance(claim(store, JOB, ID, "another"), Owner)
+    assert isinstance(claim(store, JOB, ID, "mine"), Claim)
+    assert isinstance(claim(store, JOB, ID, ""), Owner)
+
+
+def test_who_wakes_up_late_gives_back_only_its_own(store):
+    sleeper = claim(store, JOB, ID)
+    rewrite(sleeper, claims.DEAD_S + 1)
+    mine = claim(store, JOB, ID)
+    release(sleeper)
+    assert holder(store, JOB, ID) is not None and mine.file.exists()
+
+
+def test_a_job_claimed_afresh_between_look_and_claim_is_left_alone(store, monkeypatch):
+    """The first look sees a dead owner; by the time the next number is made, a living one stands below it."""
+    held = claim(store, JOB, ID)
+    looks = iter([True, False])
+    monkeypatch.setattr(claims, "_gives_way", lambda file, owner, sweep: next(looks))
+    assert isinstance(claim(store, JOB, ID), Owner)
+    assert sorted(os.listdir(held.file.parent)) == [held.file.name]
+
+
+def test_claims_are_touched_while_they_are_held_and_given_back_however_it_ends(store, monkeypatch):
+    monkeypatch.setattr(claims, "BEAT_S", 0.01)
+    other = JOB._replace(seed=4)
+    claim(store, other, ID)
+    with pytest.raises(KeyboardInterrupt), claimed(store, [(JOB, ID), (other, ID)]) as (mine, others):
+        assert mine == [0] and set(others) == {1}
+        file = claims._newest(claims._path(store, JOB, ID)).file
+        os.utime(file, (0, 0))
+        deadline = time.monotonic() + 5
+        while file.stat().st_mtime == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert file.stat().st_mtime > 0
+        raise KeyboardInterrupt
+    assert holder(store, JOB, ID) is None and holder(store, other, ID) is not None
+
+
+def test_jobs_come_and_go_beside_each_other(store):
+    """The folder of the claims goes with the last of them, at any moment of somebody else's claim."""
+    problems = []
+
+    def go(seed: int):
+        try:
+            for _ in range(150):
+                release(claim(store, JOB._replace(seed=seed), ID))
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=go, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems and not (store.root / ".unfinished").exists()

@@ -1,0 +1,207 @@
+"""The same jobs by threads, processes, Ray and submitit: the same bytes, whatever dies, and nothing done twice."""
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import pytest
+from sweeping import quick
+
+from made import cli
+from made.experiments import experiment
+from made.results.claims import claimed
+from made.results.store import Scale, Store
+from made.sweep import fitting, plan, run_group
+from made.sweeping import pool
+from made.sweeping.command import Sweep
+from made.training import memory
+
+# Twenty deterministic jobs in two programs that compile in a second each.
+SET = ("iterations=20", "every=10")
+WORDS = ["sweep", "chain", "--scale", "smoke", "--set", SET[0], "--set", SET[1], "--workers", "2", "--lanes", "10"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """Compiled programs are shared by all processes of this file, as they are for users."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MADE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory):
+    """A store made in this process by threads, undisturbed."""
+    out = tmp_path_factory.mktemp("sweep") / "here"
+    assert cli.main([*WORDS, "--out", str(out)]) == 0
+    return out
+
+
+def numbers(out: Path) -> dict[str, str]:
+    """A checksum of what each run measured."""
+    files = [*out.glob("*/*/*/[!.]*/metrics.csv"), *out.glob("*/*/*/[!.]*/arrays.safetensors")]
+    return {str(file.relative_to(out)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def asked(out: Path, on: str = "here", **more) -> Sweep:
+    return Sweep("chain", "smoke", on, set=SET, out=out, workers=2, **{"lanes": 10, **more})
+
+
+def left_behind(out: Path) -> list[str]:
+    return [path.name for path in out.rglob(".*")]
+
+
+def test_a_worker_that_is_killed_is_replaced_and_the_numbers_stay(quiet, tmp_path, monkeypatch):
+    pools: list[pool.Pool] = []
+    begin = pool.Pool.__enter__
+    monkeypatch.setattr(pool.Pool, "__enter__", lambda self: pools.append(self) or begin(self))
+
+    def kill():
+        while not (pids := [pid for one in pools for pid in one.pids()]):
+            time.sleep(0.01)
+        os.kill(pids[0], 9)
+
+    killing = threading.Thread(target=kill)
+    killing.start()
+    tally = asked(tmp_path / "pool", "pool").once(Store(tmp_path / "pool"), Scale.SMOKE)
+    killing.join()
+    assert tally.lost == 1 and tally.counts() == {"made": 20, "had": 0, "elsewhere": 0, "failed": 0}
+    assert "1 tasks were sent again after their worker died" in tally.table()
+    assert numbers(tmp_path / "pool") == numbers(quiet) and not left_behind(tmp_path / "pool")
+
+
+def test_ray_and_submitit_give_the_same_bytes(quiet, tmp_path):
+    missing = [name for name in ("ray", "submitit") if importlib.util.find_spec(name) is None]
+    assert not missing, f"this test needs {', '.join(missing)}: pip install 'made-rl[test]'"
+    ways = {"ray": ["--on", "ray"], "slurm": ["--on", "slurm", "--cluster", "local"]}
+    running = {}
+    for name, how in ways.items():
+        words = [sys.executable, "-m", "made.cli", *WORDS, *how, "--out", str(tmp_path / name)]
+        running[name] = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for name, process in running.items():
+        out, err = process.communicate(timeout=240)
+        assert process.returncode == 0, err[-2000:]
+        assert "20 jobs in" in out and numbers(tmp_path / name) == numbers(quiet), name
+        assert not left_behind(tmp_path / name), name
+
+
+def test_what_is_stored_is_skipped_and_a_run_by_made_run_is_the_same(quiet, tmp_path, capsys):
+    assert cli.main([*WORDS, "--on", "pool", "--out", str(quiet)]) == 0
+    assert "all" in (told := capsys.readouterr().out) and "20 jobs in 0.0 s" in told, "no worker was started"
+    words = ["run", "chain", "--scale", "smoke", "--set", SET[0], "--set", SET[1], "--out", str(tmp_path)]
+    assert cli.main(words) == 0
+    assert numbers(tmp_path) == numbers(quiet)
+
+
+def test_two_sweeps_over_one_store_do_no_job_twice(tmp_path, monkeypatch):
+    monkeypatch.setattr("made.sweep.execute", quick.execute)
+    tallies = []
+    store = Store(tmp_path)
+    store.unfinished("chain", "x")  # marks the store, so that both find it
+
+    def go():
+        tallies.append(asked(tmp_path, lanes=1).once(Store(tmp_path), Scale.SMOKE))
+
+    threads = [threading.Thread(target=go) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    made = [(one.label, one.seed) for tally in tallies for one in tally.done if one.state == "made"]
+    assert len(made) == len(set(made)) == 20
+    assert all(sum(tally.counts().values()) == 20 and not tally.counts()["failed"] for tally in tallies)
+    assert not left_behind(tmp_path)
+
+
+def test_a_job_that_another_sweep_has_is_reported_and_with_wait_done_when_it_is_given_up(quiet, tmp_path, capsys):
+    groups, _ = plan(experiment("chain"), Scale.SMOKE, range(1), store := Store(tmp_path), SET, 10)
+    begun, given_up = threading.Event(), threading.Event()
+
+    def hold():
+        with claimed(store, [(planned.job, planned.id) for planned in groups[0].jobs]):
+            begun.set()
+            given_up.wait(60)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    begun.wait(60)
+    assert cli.main([*WORDS, "--out", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert f"process {os.getpid()}" in told and told.splitlines()[-2].split() == ["all", "10", "0", "10", "0"]
+    threading.Timer(1.0, given_up.set).start()
+    assert cli.main([*WORDS, "--wait", "--out", str(tmp_path)]) == 0
+    holding.join()
+    last = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("all ")]
+    assert last == [["all", "0", "10", "10", "0"], ["all", "10", "10", "0", "0"]], (
+        "it looked twice, not again and again"
+    )
+    assert numbers(tmp_path) == numbers(quiet)
+
+
+def test_an_error_is_a_reason_not_a_retry_and_leaves_no_half_run(tmp_path, capsys, monkeypatch):
+    calls, execute = [], sys.modules["made.sweep"].execute
+
+    def fails_first(*words):
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("out of\nluck")
+        return execute(*words)
+
+    monkeypatch.setattr("made.sweep.execute", fails_first)
+    assert cli.main([*WORDS, "--out", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert len(calls) == 2, "what fails is not tried again"
+    assert "RuntimeError: out of luck" in out and "failed: " in err and "Traceback" not in err
+    assert out.splitlines()[-2].split() == ["all", "10", "0", "0", "10"]
+    assert len(numbers(tmp_path)) == 10 and not left_behind(tmp_path)
+
+
+def test_lanes_stored_since_the_plan_do_not_change_the_numbers_of_the_others(quiet, tmp_path):
+    """As after a worker that was killed while it stored its lanes: the next one has the same lanes, not fewer."""
+    groups, _ = plan(experiment("chain"), Scale.SMOKE, range(1), store := Store(tmp_path), SET, 10)
+    run_group(groups[0], store)
+    lost = groups[0].jobs[3]
+    folder = store._folder(lost.job, lost.id)
+    folder.rename(tmp_path / ".lost")
+    outcome = run_group(groups[0], store)
+    assert outcome.made == (3,) and len(outcome.had) == 9
+    assert (folder / "metrics.csv").read_bytes() == (tmp_path / ".lost" / "metrics.csv").read_bytes()
+
+
+def test_as_many_lanes_as_fit_share_a_program(monkeypatch):
+    trial = experiment("chain").trials(Scale.SMOKE)["simplex/uniform/eta=0.3/pg"]
+    assert fitting(trial, 300) == 300
+    with jax.enable_x64(trial.wide):
+        each = 3 * memory.size_of(jax.eval_shape(trial.start, jax.random.key(0)))
+    monkeypatch.setattr(memory, "free", lambda: 7 * each)
+    assert fitting(trial, 7) == 7 and fitting(trial, 300) == 4
+    monkeypatch.setattr(memory, "free", lambda: 0)
+    assert fitting(trial, 300) == 1, "one is tried, and the device says what it lacks"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--on", "rey"], "Did you mean 'ray'"),
+        (["--on", "ray"], "pip install 'made-rl[ray]'"),
+        (["--on", "slurm"], "pip install 'made-rl[slurm]'"),
+        (["--workers", "0"], "--workers must be at least 1, got 0"),
+        (["--lanes", "0"], "--lanes must be at least 1"),
+        (["--retries", "-1"], "--retries must be at least 0"),
+        (["--cpus", "0"], "--cpus must be above 0"),
+        (["--set", "etaa=1"], "etaa"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(words, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    assert cli.main(["sweep", "chain", "--scale", "smoke", "--out", str(tmp_path / "runs"), *words]) == 2
+    err = capsys.readouterr().err
+    assert message in err and len(err.strip().splitlines()) == 1
