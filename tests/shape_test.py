@@ -26,7 +26,10 @@ LAYERS = (
     ("results", "adapters"),
     ("experiments",),
     ("reporting",),
-    tuple("sweep study report markdown bench progress papermap listing doctor training sweeping selftest".split()),
+    (
+        *("sweep", "study", "report", "markdown", "bench", "progress", "papermap"),
+        *("listing", "doctor", "training", "sweeping", "selftest"),
+    ),
     ("commands",),
     ("cli",),
     ("__main__",),
