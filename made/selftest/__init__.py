@@ -13,9 +13,9 @@ Check = Callable[[Path], dict[str, Any]]
 
 def checks(long: bool = False) -> dict[str, Check]:
     """All checks by name, in their short or their full form."""
-    from made.selftest import damage, disk, fuzz, kills, soak
+    from made.selftest import damage, disk, fuzz, kills, matrix, soak
 
-    files: list[Any] = [damage, disk, kills, fuzz, soak]
+    files: list[Any] = [damage, disk, kills, matrix, fuzz, soak]
     try:
         from made.selftest import sweeps  # type: ignore[attr-defined]
     except ImportError:  # it needs Ray

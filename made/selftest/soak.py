@@ -30,6 +30,7 @@ TRAINING = (
 def soak(folder: Path, seconds: float = SECONDS) -> dict[str, Any]:
     """Watch a training for so long, stop it as Ctrl-C does, and judge how its memory went."""
     out, every = folder / "soak", max(0.5, seconds / 400)
+    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="made-cache-") as cache:
         process = running.start([*TRAINING.split(), "--out", str(out)], Path(cache), folder / "soak.err")
         seen = watched(process, out / "metrics.jsonl", seconds, every)

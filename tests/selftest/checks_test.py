@@ -8,7 +8,11 @@ import pytest
 from security_test import listening
 
 import made.selftest
-from made.selftest import command, damage, figures, forging, fuzz, kills, running, soak
+from made import cli
+from made.agents import AGENTS
+from made.bonuses import BONUSES
+from made.bonuses.control import CONTROL_BONUSES
+from made.selftest import command, damage, figures, forging, fuzz, kills, matrix, running, soak
 from made.training import checkpoint, folder
 
 
@@ -100,7 +104,7 @@ def test_the_command_runs_checks_by_name_keeps_records_and_says_what_failed(tmp_
 
 def test_all_checks_are_there_in_both_forms():
     short, full = made.selftest.CHECKS, made.selftest.LONG
-    assert set(short) == set(full) >= {"kills", "damage", "disk", "fuzz", "soak"}
+    assert set(short) == set(full) >= {"kills", "matrix", "damage", "disk", "fuzz", "soak"}
     assert short["fuzz"] is not full["fuzz"]
 
 
@@ -119,3 +123,17 @@ def test_figures_are_drawn_from_records_and_refused_without(tmp_path):
     (tmp_path / "soak.json").unlink()
     header, _, row = figures.table(tmp_path).splitlines()
     assert header.count("|") == row.count("|") and "| passed | kills 7; trials 4; " in row and "store 7" in row
+
+
+def test_the_matrix_has_every_agent_and_every_bonus_in_commands_that_parse():
+    commands = matrix.pairs()
+    agents, bonuses = ({name.split("+")[i] for name in commands} for i in (0, 1))
+    assert agents == {*AGENTS, "sac", "rad", "dreamer"} and bonuses == {*BONUSES, *CONTROL_BONUSES}
+    for words in commands.values():
+        assert cli.parse(["train", *words.split()]).steps
+
+
+def test_a_pair_that_does_not_run_or_goes_on_otherwise_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(matrix, "judged", lambda pair, folder: ("a differs" if pair == "sac+rnd" else "", True))
+    found = matrix.matrix(tmp_path, ("sac+rnd", "sac+none"))
+    assert not found["passed"] and found["differ"] == ["sac+rnd: a differs"] and found["met_alive"] == 2
