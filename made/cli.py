@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import os
 import re
 import sys
@@ -11,6 +12,7 @@ import tyro
 
 from made import saving
 from made.commands.looking import Bench, Doctor, List, Map, Play
+from made.commands.starting import Completion, spelled_out
 from made.commands.studies import Check, Demo, Figure, Report, Run
 from made.selftest.command import SelfTest
 from made.sweeping.cache import use_compilation_cache
@@ -18,7 +20,12 @@ from made.sweeping.command import Sweep
 from made.training.command import Train
 from made.training.transfer import Transfer
 
-COMMANDS = (Demo, List, Run, Sweep, Train, Transfer, Figure, Check, Report, Map, Bench, Doctor, SelfTest, Play)
+COMMANDS = (
+    *(Demo, List, Run, Sweep, Train, Transfer, Figure, Check, Report, Map, Bench, Doctor),
+    *(SelfTest, Play, Completion),
+)
+# What tyro adds below a mistake.
+AFTERWARDS = ("For full helptext", "Argument helptext", "Perhaps you meant", "Got errors")
 
 
 def parse(words: list[str]):
@@ -27,12 +34,13 @@ def parse(words: list[str]):
     if words and not words[0].startswith("-") and words[0] not in names:
         from made.describe import suggest
 
-        raise ValueError(f"There is no command {words[0]!r}.{suggest(words[0], names)}")
+        raise ValueError(f"There is no command {words[0]!r}.{suggest(words[0], names)} See: made --help")
     union = Union[tuple(Annotated[c, tyro.conf.subcommand(c.__name__.lower())] for c in COMMANDS)]  # noqa: UP007
     heard = io.StringIO()
     try:
         with contextlib.redirect_stderr(heard):
-            return tyro.cli(union, prog="made", args=words, config=(tyro.conf.FlagCreatePairsOff,))  # type: ignore[arg-type]
+            said = {"args": spelled_out(words), "config": (tyro.conf.FlagCreatePairsOff,)}
+            return tyro.cli(union, prog="made", **said)  # type: ignore[arg-type]
     except SystemExit as stop:
         if stop.code:
             raise ValueError(f"{_in_one_line(heard.getvalue())} See: made {words[0] if words else ''} --help") from None
@@ -42,10 +50,14 @@ def parse(words: list[str]):
 def _in_one_line(box: str) -> str:
     """The gist of tyro's boxed message: its first sentences, and the nearest option where it names one."""
     lines = [" ".join(re.sub(r"[^\x20-\x7e]", " ", line).split()) for line in box.splitlines()]
-    lines = [line for line in lines if line]
+    lines = [line for line in lines if line.strip("-")]  # without rules, which are dashes where only ASCII is shown
     if wrong := re.search(r"Error parsing (\S+):.*?from \['(.*?)'\]", " ".join(lines)):
         return f"{wrong[1]} cannot be {wrong[2]!r}."
-    gist = " ".join(lines[1:3] if lines[0].startswith(("Required", "Parsing")) else lines[1:2])
+    if lines[0].startswith("Required"):
+        meaning = " ".join(lines[3:]).partition(" (required)")[0]
+        return f"{lines[1]} {lines[2]} ({meaning}). `made list` names what there is."
+    told = itertools.takewhile(lambda line: not line.startswith(AFTERWARDS), lines[1:])
+    gist = " ".join(told).rstrip(".")
     near = re.search(r"meant: (--[a-z-]+)", " ".join(lines))
     return f"{gist}." + (f" Did you mean {near[1]}?" if near else "")
 
@@ -53,11 +65,13 @@ def _in_one_line(box: str) -> str:
 OVERVIEW = """made: exploration by maximising deviation from explored regions.
 
   made demo                      two minutes: Figures 3 to 6, Algorithm 1, verdicts on claims 1 to 17
-  made list                      what there is
+  made train                     two minutes: a deep agent with MADE, a film of it and a map of its visits
+  made list                      what there is: experiments, bonuses, agents, tasks
   made run lock --scale small    one experiment, larger; then: made check lock, made figure lock
   made sweep lock --on pool      the same on every core; also on a Ray cluster or through SLURM
   made train --env DoorKey-5x5   an agent with a bonus; the same command goes on after an interruption
   made doctor                    what is missing on this machine, and the fix
+  made completion bash           let the shell complete commands and options; also zsh, fish
 
 Every command explains itself with --help."""
 
@@ -72,6 +86,8 @@ def main(words: list[str] | None = None) -> int:
         return 0
     try:
         command = parse(words)
+        if words != spelled_out(words):
+            print(f"made: with no options this is: made {' '.join(spelled_out(words))}", file=sys.stderr)
         use_compilation_cache()
         with saving.room(lambda: FULL):
             return command.main()

@@ -4,6 +4,8 @@ import dataclasses
 import inspect
 from typing import Any
 
+from made.core import Bonus, Density
+
 SCALES = {
     "smoke": "seconds: does it run at all",
     "demo": "two minutes on two cores: small, cut to fit",
@@ -18,11 +20,19 @@ def first_line(thing: Any) -> str:
     return (inspect.getdoc(thing) or "").split("\n")[0]
 
 
+def made_of(thing: Any) -> str:
+    """The class of a bonus or a density, and those of the bonuses and densities within it."""
+    parts = (getattr(thing, field.name) for field in dataclasses.fields(thing))
+    within = ", ".join(made_of(part) for part in parts if isinstance(part, Bonus | Density))
+    return type(thing).__name__ + (f"({within})" if within else "")
+
+
 def line(thing: Any) -> str:
-    """What an object is, and the numbers it was made with."""
-    numbers = {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
-    said = ", ".join(f"{name}={value}" for name, value in numbers.items() if isinstance(value, int | float))
-    return first_line(type(thing)) + (f" [{said}]" if said else "")
+    """What an object is, and the numbers, bonuses and densities it was made with."""
+    fields = {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
+    said = [f"{name}={value}" for name, value in fields.items() if isinstance(value, int | float)]
+    said += [f"{name}={made_of(value)}" for name, value in fields.items() if isinstance(value, Bonus | Density)]
+    return first_line(type(thing)) + (f" [{', '.join(said)}]" if said else "")
 
 
 def _control(name: str) -> str:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import shutil
+import sys
 from typing import Annotated
 
 import tyro
@@ -11,20 +13,28 @@ import tyro
 class List:
     """What there is: experiments, bonuses, agents, tasks, benchmarks, one line each."""
 
+    kind: Annotated[str | None, tyro.conf.Positional] = None  # one of these alone, such as bonuses
     json: bool = False
 
     def main(self) -> int:
         from made import listing
 
         kinds = listing.everything()
+        if self.kind is not None:
+            from made.describe import suggest
+
+            if self.kind not in kinds:
+                raise ValueError(f"There are no {self.kind!r} to list.{suggest(self.kind, list(kinds))} See: made list")
+            kinds = {self.kind: kinds[self.kind]}
         if self.json:
             print(json.dumps({kind: list(entries) for kind, entries in kinds.items()}, indent=1))
             return 0
+        room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None  # whole where it is piped on
         for kind, entries in kinds.items():
             print(f"{kind}:")
             width = max(map(len, entries), default=0)
             for name, line in entries.items():
-                print(f"  {name:{width}}  {line}")
+                print(f"  {name:{width}}  {line}"[:room])
         return 0
 
 
