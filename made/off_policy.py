@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
 from made import trees
@@ -21,7 +22,8 @@ from made.replay import Drawn, Replay, ReplayState, assemble
 from made.run import Run, learn
 from made.schedules import Constant, Schedule
 
-Draws = tuple[Transition, Transition | None, Array | None]  # a batch, recent steps, where those of the batch stand
+# A batch, recent steps, where those of the batch stand.
+Draws = tuple[Transition, Transition | None, Array | np.ndarray | None]
 Fresh = tuple[Transition, Array | None]  # steps that came in, and where they stand
 
 
@@ -42,9 +44,17 @@ class LearnerState(NamedTuple):
 
     agent: PyTree
     bonus: PyTree
-    replay: ReplayState | None  # None where a `HostReplay` keeps the steps
+    replay: ReplayState | None  # None where the host keeps the steps
     k: Int[Array, ""]  # updates done
     key: Key[Array, ""]
+
+
+class Handed(NamedTuple):
+    """What a replay in the host's memory gives to an update: NumPy arrays, which may be copied over ahead of it."""
+
+    batch: Drawn  # `batch` steps
+    recent: Drawn | None = None  # `DRAWS` recent ones, where the bonus asks
+    at: Int[Array | np.ndarray, " B"] | None = None  # where those of the batch stand, where that is known
 
 
 class Learner(eqx.Module):
@@ -110,13 +120,42 @@ class Learner(eqx.Module):
         state, metrics = _in_turn(update, state._replace(replay=None), fresh, updates)
         return state._replace(replay=replay), metrics
 
+    def hand(self, replay: ReplayState, rng: np.random.Generator) -> Handed:
+        """What `improve` needs, drawn from a replay in NumPy.
+
+        The oldest step of a full replay is left out: the next one takes its place, and all that is kept beside it, so
+        that a batch may be drawn before the next step comes in.
+        """
+        places = self.replay.draw(replay, self.batch, rng, self.replay.capacity - self.replay.streams)
+        window, recent = window_of(self.bonus), None
+        if window is not None:
+            recent = self.replay.draw(replay, DRAWS, rng, int(window))
+            recent = self.replay.read(replay, *recent, self._looks_back)
+        batch = self.replay.read(replay, *places)
+        return Handed(batch, recent, (places[1] % self.replay.room[0]).astype(np.int32))
+
     def improve(
-        self, state: LearnerState, drawn: tuple[Drawn, Drawn | None], fresh: Transition
+        self,
+        state: LearnerState,
+        drawn: Handed | tuple[Drawn, Drawn | None],
+        fresh: Transition,
+        new: Int[Array, "T N"] | None = None,
     ) -> tuple[LearnerState, Metrics]:
-        """One update from what a `HostReplay` drew: `batch` steps, and `DRAWS` recent ones where the bonus asks."""
+        """One update from what was drawn on the host (`hand`), and what came in, [T, N, ...], with its places."""
         key, k_learn = jax.random.split(state.key)
-        batch, recent = (part and assemble(part, self.replay.stack) for part in drawn)
-        return self._learn(state._replace(key=key), (batch, recent, None), (fresh, None), k_learn)  # type: ignore
+        return self._learn(state._replace(key=key), _unpacked(Handed(*drawn)), (fresh, new), k_learn)  # type: ignore
+
+    def meet(
+        self, state: LearnerState, drawn: Handed, shown: Drawn, new: Int[Array, "rows N"] | None = None
+    ) -> LearnerState:
+        """`introduce` where the host keeps the steps: `shown` are the last ones, and `new` is where they stand."""
+        key, k_bonus = jax.random.split(state.key)
+        batch = self._with(_unpacked(drawn), (_assembled(shown), new))
+        return state._replace(bonus=self._paying.update(state.bonus, batch, k_bonus)[0], key=key)
+
+    def newest(self, replay: ReplayState, rows: int) -> Drawn:
+        """The last `rows` steps of a replay in NumPy, for `meet`."""
+        return self.replay.newest(replay, rows, self._looks_back)
 
     def _draw(self, replay: ReplayState, key: Key[Array, ""]) -> Draws:
         """A batch of the whole replay, and recent steps where the bonus learns from them: one frame each suffices it
@@ -126,10 +165,14 @@ class Learner(eqx.Module):
         places, window, recent = self.replay.draw(replay, self.batch, k_batch), window_of(self.bonus), None
         batch = assemble(self.replay.read(replay, *places), self.replay.stack)
         if window is not None:
-            stack = 1 if isinstance(self.bonus, LastFrame) else self.replay.stack
             recent = self.replay.draw(replay, DRAWS, k_recent, window)
-            recent = assemble(self.replay.read(replay, *recent, stack), stack)
+            recent = assemble(self.replay.read(replay, *recent, self._looks_back), self._looks_back)
         return batch, recent, places[1] % self.replay.room[0]
+
+    @property
+    def _looks_back(self) -> int:
+        """Frames of an observation that the bonus looks at."""
+        return 1 if isinstance(self.bonus, LastFrame) else self.replay.stack
 
     def _places(self, replay: ReplayState, rows: int) -> Int[Array, "rows N"]:
         """Where the last `rows` steps of each stream stand."""
@@ -160,6 +203,15 @@ def _on_device(state: LearnerState) -> ReplayState:
     return state.replay
 
 
+def _assembled(drawn: Drawn) -> Transition:
+    """With its stacks, as high as they were drawn."""
+    return assemble(drawn, jax.tree.leaves(drawn.frames)[0].shape[drawn.steps.reward.ndim] - 1)
+
+
+def _unpacked(drawn: Handed) -> Draws:
+    return _assembled(drawn.batch), drawn.recent and _assembled(drawn.recent), drawn.at  # type: ignore[return-value]
+
+
 def _in_turn(update: Callable, state: Any, came: Fresh, updates: int) -> tuple[Any, Metrics]:
     """That many updates, each with its share of what came in."""
     rows = came[0].reward.shape[0]
@@ -184,6 +236,8 @@ class Programs(NamedTuple):
     advance: Callable  # (state, came, updates) -> state, metrics
     act: Callable  # (agent state, obs, key) -> actions
     best: Callable  # the same without exploration
+    improve: Callable  # (state, handed, fresh, places) -> state, metrics; where the host keeps the steps, as the next
+    meet: Callable  # (state, handed, shown, places) -> state
 
 
 def programs(learner: Learner, lanes: bool = False, level: int | None = None) -> Programs:
@@ -201,11 +255,13 @@ def programs(learner: Learner, lanes: bool = False, level: int | None = None) ->
         compiled(pure.advance, static_argnums=2, donate_argnums=0),
         compiled(pure.act),
         compiled(pure.best),
+        compiled(pure.improve, donate_argnums=0),
+        compiled(pure.meet, donate_argnums=0),
     )
 
 
-def functions(learner: Learner, lanes: bool = False) -> Programs:
-    """The same calls, not compiled: for whoever compiles something around them."""
+def functions(learner: Learner, lanes: bool = False, on_host: bool = False) -> Programs:
+    """The same calls, not compiled: for whoever compiles something around them. `on_host` is that of `start`."""
     many = jax.vmap if lanes else lambda fn: fn
 
     def introduce(state, rows):
@@ -217,4 +273,6 @@ def functions(learner: Learner, lanes: bool = False) -> Programs:
     def best(agent, obs, key):
         return learner.act(agent, obs, key, explore=False)
 
-    return Programs(many(learner.start), many(learner.store), introduce, advance, many(learner.act), many(best))
+    others = (many(call) for call in (learner.act, best, learner.improve, learner.meet))
+    start = functools.partial(learner.start, on_host=on_host)
+    return Programs(many(start), many(learner.store), introduce, advance, *others)

@@ -71,8 +71,12 @@ class Replay(eqx.Module):
 
     def size_of(self, spec: Spec, notes: tuple[Note, Note] = (Note(), Note())) -> int:
         """Bytes that it takes, known before anything is allocated."""
-        shapes = jax.eval_shape(lambda: self._blank(spec, notes, jnp))
-        return sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(shapes))
+        shapes = jax.tree.leaves(self.shapes(spec, notes))
+        return sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in shapes)
+
+    def shapes(self, spec: Spec, notes: tuple[Note, Note] = (Note(), Note())) -> ReplayState:
+        """What its state looks like."""
+        return jax.eval_shape(lambda: self._blank(spec, notes, jnp))
 
     def init(self, spec: Spec, notes: tuple[Note, Note] = (Note(), Note())) -> ReplayState:
         """Nothing held, on the device. `notes` are a bonus's notes of one step, where it writes any."""
@@ -106,7 +110,7 @@ class Replay(eqx.Module):
         """Store one step of every stream, leaves [N, ...]; next_obs is the true successor, also where an episode ends.
 
         Images may be given as stacks or as their last frames alone. That of `obs` is written again where the episode
-        goes on: it is the one that is there. A state in NumPy is changed in place.
+        goes on: it is the one that is there. A state in NumPy is changed in place, all of it.
         """
         xp, (c, f), each = _module(state), self.room, np.arange(self.streams)
         at, slot = state.written - 1 + state.begins, state.taken % c
@@ -121,11 +125,11 @@ class Replay(eqx.Module):
             steps=jax.tree.map(lambda kept, x: _put(kept, (slice(None), slot), x), state.steps, rest),
             at=_put(state.at, (slice(None), slot), at),
             age=_put(state.age, (slice(None), slot), xp.where(state.begins, 0, xp.minimum(before + 1, self.stack - 1))),
-            written=at + 2,
-            taken=state.taken + 1,
-            begins=xp.asarray(step.terminated) | xp.asarray(step.truncated),
+            written=_now(state.written, at + 2),
+            taken=_now(state.taken, state.taken + 1),
+            begins=_now(state.begins, xp.asarray(step.terminated) | xp.asarray(step.truncated)),
         )
-        return after._replace(first=self._oldest(after))
+        return after._replace(first=_now(after.first, self._oldest(after)))
 
     def _oldest(self, state: ReplayState) -> Any:
         """The oldest step that can be drawn after a push. It wrote two frames at most, which 2 * stack steps needed."""
@@ -151,10 +155,12 @@ class Replay(eqx.Module):
         return assemble(self.read(state, *self.draw(state, n, key, window)), self.stack)
 
     def draw(
-        self, state: ReplayState, n: int, key: Key[Array, ""], window: Array | int | None = None
-    ) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
-        """(stream, number) of n steps drawn evenly with replacement, for `read`."""
-        index = jax.random.randint(key, (n,), 0, jnp.maximum(self.size(state, window), 1))
+        self, state: ReplayState, n: int, key: Key[Array, ""] | np.random.Generator, window: Array | int | None = None
+    ) -> tuple[Int[Array | np.ndarray, " n"], Int[Array | np.ndarray, " n"]]:
+        """(stream, number) of n steps drawn evenly with replacement, for `read`. A state in NumPy takes a generator."""
+        most = _module(state).maximum(self.size(state, window), 1)
+        by_numpy = isinstance(key, np.random.Generator)
+        index = key.integers(0, most, n) if by_numpy else jax.random.randint(key, (n,), 0, most)
         return self._numbered(state, index, window)
 
     def take(
@@ -175,9 +181,13 @@ class Replay(eqx.Module):
 
     def latest(self, state: ReplayState, rows: int) -> Transition:
         """The last `rows` steps of every stream, oldest first, leaves [rows, N, ...]. So many must be held."""
-        number = jnp.broadcast_to(state.taken - rows + jnp.arange(rows)[:, None], (rows, self.streams))
-        stream = jnp.broadcast_to(jnp.arange(self.streams), (rows, self.streams))
-        return assemble(self.read(state, stream, number), self.stack)
+        return assemble(self.newest(state, rows), self.stack)
+
+    def newest(self, state: ReplayState, rows: int, stack: int | None = None) -> Drawn:
+        """The same as they are stored; stacks may be asked for lower."""
+        xp, shape = _module(state), (rows, self.streams)
+        number = xp.broadcast_to(state.taken - rows + xp.arange(rows)[:, None], shape)
+        return self.read(state, xp.broadcast_to(xp.arange(self.streams), shape), number, stack)
 
     def read(
         self,
@@ -233,6 +243,11 @@ def _put(kept: Any, where: Any, x: Any) -> Any:
     return kept.at[where].set(x)
 
 
+def _now(kept: Any, x: Any) -> Any:
+    """A number that is counted on: written over in NumPy, so that a view of many seeds' is that of all."""
+    return _put(kept, ..., x) if isinstance(kept, np.ndarray) else x
+
+
 class HostReplay:
     """The same in the host's memory, for a device that has no room: steps are drawn here and stacked over there.
 
@@ -254,8 +269,7 @@ class HostReplay:
 
     def draw(self, n: int, window: int | None = None) -> Drawn:
         """n steps drawn evenly with replacement, as NumPy."""
-        most = int(self.replay.size(self.state, window))
-        return self.replay.take(self.state, self.rng.integers(0, max(most, 1), n), window)
+        return self.replay.read(self.state, *self.replay.draw(self.state, n, self.rng, window))
 
 
 def available(on_host: bool = False) -> int | None:

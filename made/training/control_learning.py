@@ -1,4 +1,8 @@
-"""The learner of a control run: all seeds as lanes of one program, or a state a seed and the same programs in turn."""
+"""The learner of a control run: all seeds as lanes of one program, or a state a seed and the same programs in turn.
+
+Where the replays do not fit on the device they stay on the host (`made.training.shelf`), and each update is handed
+what is drawn there.
+"""
 
 import dataclasses
 import functools
@@ -18,6 +22,7 @@ from made.dreaming import SequenceLearner, takes_fresh
 from made.off_policy import Learner, LearnerState, functions
 from made.training import devices, lanes
 from made.training.control_run import ControlRun
+from made.training.shelf import Shelf
 
 _JUDGED = 0x6A756467  # sets the keys of evaluations apart from those of training
 
@@ -41,20 +46,25 @@ class Learning:
     other weights in each lane are slow (`made.off_policy.programs`). An action takes two calls: `act`, and one that
     stores, learns and adds up, which nobody waits for until the next action. Where updates come many at a time
     (`ControlRun.due`), steps are only stored in between. `timed` has a program for each kind of update that an agent
-    makes in turn (`RAD.timed`), as is best on a GPU; on a CPU one program takes less time to compile.
+    makes in turn (`RAD.timed`), as is best on a GPU; on a CPU one program takes less time to compile. With `on_host`
+    the replays of the states are in NumPy: between `opened` and `closed` they stand apart, on shelves.
     """
 
-    def __init__(self, run: ControlRun, spec: Spec, seeds: Sequence[int], timed: bool | None = None):
-        self.run, self.seeds, self.as_lanes = run, seeds, not run.task.pixels
+    def __init__(
+        self, run: ControlRun, spec: Spec, seeds: Sequence[int], timed: bool | None = None, on_host: bool = False
+    ):
+        self.run, self.seeds, self.as_lanes, self.on_host = run, seeds, not run.task.pixels, on_host
         on_gpu = jax.default_backend() != "cpu"
         self.timed = isinstance(run.agent, RAD) and (on_gpu if timed is None else timed)
         self.learner = run.learner(spec)
-        self.pure = functions(self.learner, self.as_lanes)
+        self.pure = functions(self.learner, self.as_lanes, on_host)
         keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
         both = jax.vmap(jax.random.split)(keys)
         self._starts, self._acts = self._parts(both[:, 0]), self._parts(both[:, 1])
         self._judges = self._parts(jax.vmap(lambda key: jax.random.fold_in(key, _JUDGED))(keys))
         shape = jax.eval_shape(self.pure.start, self._starts[0])
+        self._shelves = [Shelf(self.learner, part, self.as_lanes) for part in self._seeds()] if on_host else []
+        self._update = self.pure.improve if on_host else self.pure.advance
         self._tree, self._of_agent = jax.tree.structure(shape), jax.tree.structure(shape.agent)
         self._many: Any = jax.vmap if self.as_lanes else lambda fn, _: fn
         compiled = functools.partial(jax.jit, compiler_options=devices.options(1))
@@ -64,6 +74,7 @@ class Learning:
         self._act, self._best = (compiled(self._acting(explore)) for explore in (True, False))
         self._store = compiled(self._on_leaves(self.pure.store), donate_argnums=0)
         self._introduce = compiled(self._on_leaves(self.pure.introduce), static_argnums=1, donate_argnums=0)
+        self._meet = compiled(self._on_leaves(self.pure.meet), donate_argnums=0)
         self._learn = compiled(self._learning, static_argnums=4, donate_argnums=(0, 1))
         self._study = compiled(self._studying, static_argnums=(3, 4), donate_argnums=(0, 1))
         self._row = jax.jit(self._many(self._row_of, (0, 0, None)), compiler_options=devices.options(0))
@@ -71,6 +82,9 @@ class Learning:
     def _parts(self, x: Any) -> list[Any]:
         """What belongs to all seeds [L, ...], as one part or one a seed."""
         return [x] if self.as_lanes else [x[i] for i in range(len(self.seeds))]
+
+    def _seeds(self) -> list[Sequence[int]]:
+        return [self.seeds] if self.as_lanes else [[seed] for seed in self.seeds]
 
     def _acting(self, explore: bool) -> Callable:
         """An action of an agent that comes as leaves, from the key of its seed and the number of the action."""
@@ -87,12 +101,13 @@ class Learning:
         return lambda leaves, *more: jax.tree.leaves(call(jax.tree.unflatten(self._tree, leaves), *more))
 
     def _learning(
-        self, leaves: list[Array], sums: lanes.Sums, came: Transition, t: Array, kind: int | None
+        self, leaves: list[Array], sums: lanes.Sums, given: tuple, t: Array, kind: int | None
     ) -> tuple[Any, lanes.Sums]:
-        pure, learner = self.pure, self.learner
+        update, learner = self._update, self.learner
         if kind is not None:
             pure = functions(dataclasses.replace(learner, agent=learner.agent.timed(kind)), self.as_lanes)  # type: ignore
-        state, measured = pure.advance(jax.tree.unflatten(self._tree, leaves), came)
+            update = pure.improve if self.on_host else pure.advance
+        state, measured = update(jax.tree.unflatten(self._tree, leaves), *given)
         return jax.tree.leaves(state), self._many(lanes.added, (0, 0, None))(sums, measured, t)
 
     def _studying(self, leaves: list[Array], sums: lanes.Sums, t: Array, updates: int, rows: int) -> tuple[Any, Any]:
@@ -101,12 +116,46 @@ class Learning:
         return jax.tree.leaves(state), self._many(lanes.added, (0, 0, None))(sums, measured, t)
 
     def like(self) -> tuple[LearnerState, ...]:
-        """The shapes of the states."""
-        return tuple(jax.eval_shape(self.pure.start, key) for key in self._starts)
+        """The shapes of the states; replays on the host as arrays that take no room."""
+        states = tuple(jax.eval_shape(self.pure.start, key) for key in self._starts)
+        if not self.on_host:
+            return states
+        no_room = lambda shape, dtype: np.broadcast_to(np.zeros((), dtype), shape)  # noqa: E731
+        return tuple(one._replace(replay=x.blank(no_room)) for x, one in zip(self._shelves, states, strict=True))
 
     def start(self) -> tuple[LearnerState, ...]:
         """Nothing seen yet."""
-        return tuple(jax.tree.map(lanes.strong, self._start(key)) for key in self._starts)
+        states = tuple(jax.tree.map(lanes.strong, self._start(key)) for key in self._starts)
+        if not self.on_host:
+            return states
+        return tuple(one._replace(replay=x.blank()) for x, one in zip(self._shelves, states, strict=True))
+
+    def placed(self, learners: Sequence[LearnerState]) -> tuple[LearnerState, ...]:
+        """On the device, all but replays that are kept on the host."""
+        if not self.on_host:
+            return jax.device_put(tuple(learners))
+        return tuple(jax.device_put(_apart(one))._replace(replay=one.replay) for one in learners)
+
+    def opened(self, learners: Sequence[LearnerState]) -> list[Any]:
+        """The states for `take`, their replays on the host put on shelves.
+
+        Those are changed in place. So one array of a state that was opened is deleted: nobody can save it or go on from
+        it, as with a state whose arrays were donated.
+        """
+        if not self.on_host:
+            return list(learners)
+        opened = []
+        for shelf, one in zip(self._shelves, learners, strict=True):
+            shelf.open(one.replay)
+            opened.append(_apart(one)._replace(k=jnp.copy(one.k)))
+            one.k.delete()
+        return opened
+
+    def closed(self, learners: Sequence[LearnerState]) -> tuple[LearnerState, ...]:
+        """The states after `row`, whole again."""
+        if not self.on_host:
+            return tuple(learners)
+        return tuple(one._replace(replay=x.held) for x, one in zip(self._shelves, learners, strict=True))
 
     def carries(self, n: int) -> tuple[PyTree, ...]:
         """What is remembered in n environments of each seed where an episode begins."""
@@ -151,22 +200,42 @@ class Learning:
 
         It leaves the states as `Leaves`, which `row` puts together again.
         """
-        first, (updates, new) = self.run.seed_steps, self.run.due(t)
+        take = self._taken_on_host if self.on_host else self._taken
         shaped = jax.tree.map(lambda x: x[:, None, None], came)  # of each seed one step of one stream
         for i, each in enumerate(self._split(shaped)):
             leaves = learners[i].leaves if isinstance(learners[i], Leaves) else jax.tree.leaves(learners[i])
-            if updates:
-                sums[i] = self._nothing(leaves, each) if sums[i] is None else sums[i]
-            if updates == new == 1:
-                leaves, sums[i] = self._learnt(t - first, leaves, sums[i], each, np.int32(t))
-            else:
-                leaves = self._store(leaves, each)
-                if updates:  # without parts that need them the new steps are not told, so that one program does for all
-                    rows = new if takes_fresh(self.run.bonus) else 0
-                    leaves, sums[i] = self._study(leaves, sums[i], np.int32(t), updates, rows)
-            if t == first and not updates:
-                leaves = self._introduce(leaves, new_to_all(self.run))
+            leaves, sums[i] = take(i, leaves, sums[i], each, t)
             learners[i] = Leaves(leaves)
+        if self.run.due(t + 1)[0]:
+            for shelf in self._shelves:  # while the device is busy
+                shelf.look_ahead(t + 1)
+
+    def _taken(self, i: int, leaves: list[Array], sums: Any, came: Transition, t: int) -> tuple[list[Array], Any]:
+        """A step of the i-th state, whose replay is on the device."""
+        first, (updates, new) = self.run.seed_steps, self.run.due(t)
+        if updates:
+            sums = self._nothing(leaves, came) if sums is None else sums
+        if updates == new == 1:
+            return self._learnt(t - first, leaves, sums, (came,), np.int32(t))
+        leaves = self._store(leaves, came)
+        if updates:  # without parts that need them the new steps are not told, so that one program does for all
+            rows = new if takes_fresh(self.run.bonus) else 0
+            leaves, sums = self._study(leaves, sums, np.int32(t), updates, rows)
+        elif t == first:
+            leaves = self._introduce(leaves, new_to_all(self.run))
+        return leaves, sums
+
+    def _taken_on_host(
+        self, i: int, leaves: list[Array], sums: Any, came: Transition, t: int
+    ) -> tuple[list[Array], Any]:
+        """The same where it is on the host: an update is handed what was drawn before its step came in."""
+        shelf, first = self._shelves[i], self.run.seed_steps
+        if not self.run.due(t)[0]:
+            shelf.push(came)
+            return (self._meet(leaves, *shelf.shown(t, new_to_all(self.run))) if t == first else leaves), sums
+        given = shelf.drawn(t), came, shelf.push(came)
+        sums = self._nothing(leaves, *given) if sums is None else sums
+        return self._learnt(t - first, leaves, sums, given, np.int32(t))
 
     def _learnt(self, k: int, *given: Any) -> tuple[Any, lanes.Sums]:
         """The k-th update by the program of its kind; all are compiled side by side when the first is asked for."""
@@ -181,11 +250,11 @@ class Learning:
     def _split(self, came: Transition) -> list[Transition]:
         return [came] if self.as_lanes else [trees.index(came, i) for i in range(len(self.seeds))]
 
-    def _nothing(self, leaves: list[Array], came: Transition) -> lanes.Sums:
+    def _nothing(self, leaves: list[Array], *given: Any) -> lanes.Sums:
         """Sums of zero, in arrays of their own, to be donated."""
         if self._measured is None:
             state = jax.tree.unflatten(self._tree, leaves)
-            self._measured = tuple(jax.eval_shape(self.pure.advance, state, came)[1])
+            self._measured = tuple(jax.eval_shape(self._update, state, *given)[1])
         shape = (len(self.seeds),) if self.as_lanes else ()
         return jax.tree.map(lambda x: jnp.array(jnp.broadcast_to(x, shape)), lanes.nothing(self._measured))
 
@@ -203,6 +272,10 @@ class Learning:
         if "bonus_strength" in scalars:  # episodes here are all of full length
             scalars["intrinsic_return"] = scalars["bonus_strength"]
         return scalars, bad
+
+
+def _apart(state: LearnerState) -> LearnerState:
+    return state._replace(replay=None)
 
 
 def deciding(learner: Learner, explore: bool) -> Callable:

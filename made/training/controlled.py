@@ -8,6 +8,8 @@ as do the replay and the environments, so that a run goes on from a checkpoint t
 """
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -34,7 +36,7 @@ _AT_RANDOM, _JUDGED = 0x72616E64, 0x6A756467  # set the seeds of first actions a
 class ControlState(NamedTuple):
     """All that changes in a run: what learns is on the device, all else in NumPy, at whatever width."""
 
-    learners: tuple[LearnerState, ...]  # one of all seeds, leaves [L, ...], or one a seed
+    learners: tuple[LearnerState, ...]  # one of all seeds, leaves [L, ...], or one a seed; the replay may be in NumPy
     workers: Arrays
     came: Transition  # [L, ...] the last step, not learnt from yet; pictures are single frames
     age: Int64[np.ndarray, " L"]  # actions in the episode so far
@@ -64,48 +66,95 @@ def _beside(plan: Plan) -> "Beside":
     run: ControlRun = plan.run  # type: ignore[assignment]
     if run.task.pixels:
         rendering.choose()  # a sentence where nothing can be drawn, before anything is started
-    beside = Beside(plan)
-    try:
-        demand_memory(run, run.replay.size_of(beside.workers.spec), len(plan.seeds))
-    except ValueError:
-        beside.close()
-        raise
-    return beside
+    return Beside(plan)
 
 
 def _programs(beside: "Beside") -> Programs:
     plan = beside.plan
-    place = lambda state: state._replace(**jax.device_put({"learners": state.learners, "carries": state.carries}))  # noqa: E731
-    return Programs(plan.run, plan.seeds, beside.like(), beside.begin, beside.advance, beside.examine, place)  # type: ignore
+    return Programs(plan.run, plan.seeds, beside.like(), beside.begin, beside.advance, beside.examine, beside.place)  # type: ignore
 
 
-def demand_memory(run: ControlRun, size: int, seeds: int) -> None:
-    """Refuse replays of that size a seed that do not fit on the device, or on the host while they are written."""
+def stays_on_host(run: ControlRun, size: int, seeds: int) -> bool:
+    """Whether replays of that size a seed are kept on the host: said where nobody asked, refused if they fit nowhere.
+
+    `MADE_REPLAY=host` and `MADE_REPLAY=device` ask for one of the two. It is no setting of a run, which may go on in
+    the other place.
+    """
+    asked, dreams = os.environ.get("MADE_REPLAY", ""), isinstance(run, DreamerRun)
+    if asked not in ("", "host", "device"):
+        raise ValueError(f"MADE_REPLAY is {asked!r}: set it to host or device, or leave it unset.")
+    if asked == "host" and dreams:
+        raise ValueError("MADE_REPLAY=host is for rad and sac: Dreamer's replay of sequences is kept on the device.")
+    if asked == "host":
+        demand_memory(run, size, seeds, on_host=True)
+        return True
+    try:
+        demand_memory(run, size, seeds)
+    except ValueError:
+        if dreams or asked or _lacks(size, seeds, on_host=True):
+            raise
+        why = "does not fit on the device and stays on the host"
+        if _lacks(size, seeds)[0][2] != _ON_DEVICE:
+            why = "stays on the host, which has no room for the copies that a checkpoint makes of one on the device"
+        print(f"made: the replay, {memory.in_words(size)} a seed, {why}.", file=sys.stderr, flush=True)
+        return True
+    return False
+
+
+_ON_DEVICE = "are needed on the device"
+
+
+def _lacks(size: int, seeds: int, on_host: bool = False) -> list[tuple[int, int, str]]:
+    """(bytes needed, bytes free, where and what for) of the places that have too little room.
+
+    A replay on the host is written to a checkpoint from where it is, and what is read from one is the replay.
+    """
+    free, share = available(on_host=True), memory.left_of_share()
+    free = min(free, share) if free is not None and share is not None else free
     copies = 2 + (jax.default_backend() == "cpu")  # those of a checkpoint, and where device and host are one the first
     places = (
-        (seeds * size, available(), "are needed on the device"),
-        (copies * seeds * size, available(on_host=True), "are needed on the host, for a checkpoint is a copy"),
+        (seeds * size, available(), _ON_DEVICE),
+        (copies * seeds * size, free, "are needed on the host, for a checkpoint is a copy"),
     )
+    if on_host:
+        places = ((seeds * size, free, "are needed on the host"),)
+    return [(needed, free, where) for needed, free, where in places if free is not None and needed > free]
+
+
+def demand_memory(run: ControlRun, size: int, seeds: int, on_host: bool = False) -> None:
+    """Refuse replays of that size a seed that do not fit on the device, or on the host while they are written.
+
+    With `on_host` they are kept there, and the device has no part in it.
+    """
     size_of_pictures = "" if isinstance(run, DreamerRun) else " or a smaller --set task.size=..."
     path = f"replay{'.steps' * isinstance(run, DreamerRun)}.capacity"
-    for needed, free, where in places:
-        if free is not None and needed > free:
-            raise ValueError(
-                f"A replay of {run.replay.capacity:,} steps takes {memory.in_words(size)} for each of {seeds} "
-                f"seed{'s' * (seeds > 1)}; {memory.in_words(needed)} {where}, and {memory.in_words(free)} are free: "
-                f"take fewer --seeds, a smaller --set {path}=...{size_of_pictures}."
-            )
+    for needed, free, where in _lacks(size, seeds, on_host):
+        raise ValueError(
+            f"A replay of {run.replay.capacity:,} steps takes {memory.in_words(size)} for each of {seeds} "
+            f"seed{'s' * (seeds > 1)}; {memory.in_words(needed)} {where}, and {memory.in_words(free)} are free: "
+            f"take fewer --seeds, a smaller --set {path}=...{size_of_pictures}."
+        )
 
 
 class Beside:
-    """The environments of every seed, where they stand, and the learner beside them."""
+    """The environments of every seed, where they stand, and the learner beside them.
 
-    def __init__(self, plan: Plan):
+    `on_host` says where the replays are kept; without it that is found out, and a run that fits nowhere is refused.
+    """
+
+    def __init__(self, plan: Plan, on_host: bool | None = None):
         run: ControlRun = plan.run  # type: ignore[assignment]
         self.plan, self.run, self.task, self.at = plan, run, run.task, -1
         self._training: Workers | None = None
         self._judge: Workers | None = None
-        self.learning = Learning(run, self.workers.spec, plan.seeds)
+        try:
+            spec = self.workers.spec
+            if on_host is None:
+                on_host = stays_on_host(run, run.replay.size_of(spec), len(plan.seeds))
+            self.learning = Learning(run, spec, plan.seeds, on_host=on_host)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def workers(self) -> Workers:
@@ -138,6 +187,10 @@ class Beside:
         self.at = 0
         return self.like()._replace(learners=self.learning.start())
 
+    def place(self, state: ControlState) -> ControlState:
+        """What learns on the device, as it was read from a checkpoint."""
+        return state._replace(learners=self.learning.placed(state.learners), carries=jax.device_put(state.carries))
+
     def advance(self, run: Any, state: ControlState, n: Any) -> tuple[ControlState, lanes.Row]:
         """n actions of every seed, and what they measured: `lanes.advance` for control tasks."""
         del run
@@ -158,7 +211,7 @@ class Beside:
         begins, workers, learning = int(state.k), self.workers, self.learning
         if begins != self.at:
             workers.load(state.workers)
-        learners, came, age, carries = list(state.learners), state.came, state.age.copy(), state.carries
+        learners, came, age, carries = learning.opened(state.learners), state.came, state.age.copy(), state.carries
         sums: list[Any] = [None] * len(learners)
         tally = Tally(len(self.plan.seeds))
         for t in range(begins, begins + n):
@@ -174,7 +227,8 @@ class Beside:
             age[ended] = 0
         self.at = begins + n
         scalars, bad = learning.row(learners, sums, self.at)
-        after = ControlState(tuple(learners), workers.save(), came, age, np.asarray(self.at, np.int64), carries)
+        learnt = learning.closed(learners)
+        after = ControlState(learnt, workers.save(), came, age, np.asarray(self.at, np.int64), carries)
         return after, lanes.Row({**tally.means(), **scalars}, bad)  # type: ignore
 
     def _actions(
