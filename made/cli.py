@@ -81,10 +81,10 @@ FULL = "The disk is full: what was stored before is whole, and with more room th
 def main(words: list[str] | None = None) -> int:
     """Entry point of the command line."""
     words = sys.argv[1:] if words is None else words
-    if not words:
-        print(OVERVIEW)
-        return 0
     try:
+        if not words:
+            print(OVERVIEW, flush=True)
+            return 0
         command = parse(words)
         if words != spelled_out(words):
             print(f"made: with no options this is: made {' '.join(spelled_out(words))}", file=sys.stderr)
@@ -97,7 +97,8 @@ def main(words: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("made: interrupted; what is stored stays, and the same command goes on from there.", file=sys.stderr)
         os._exit(130)  # threads may still be inside compiled code
-    except BrokenPipeError:
+    except BrokenPipeError:  # whoever read has enough; what is still to be written goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         print(f"made: {' '.join(str(error).split())}", file=sys.stderr)

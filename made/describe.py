@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
+MANY, SOME = 60, 20  # names beyond which an error lists some
+
 
 def describe(thing: Any) -> Any:
     """The object graph as dictionaries, lists and numbers."""
@@ -82,6 +84,14 @@ def parse_as(old: Any, text: str, path: str) -> Any:
 
 
 def suggest(given: str, accepted: list[str]) -> str:
-    """The tail of an error about an unknown name: the nearest one if there is one, else all of them."""
+    """The tail of an error about an unknown name: the nearest one if there is one, else all of them, or some of very many.
+
+    >>> suggest("zzz", [f"task-{i}" for i in range(200)])[:39]
+    ' Some of the 200: task-0, task-1, task-'
+    """
     near = difflib.get_close_matches(given, accepted, 1)
-    return f" Did you mean {near[0]!r}?" if near else f" It has: {', '.join(accepted)}."
+    if near:
+        return f" Did you mean {near[0]!r}?"
+    if len(accepted) > MANY:
+        return f" Some of the {len(accepted)}: {', '.join(accepted[:SOME])}, ...; `made list` has them."
+    return f" It has: {', '.join(accepted)}."

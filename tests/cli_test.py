@@ -169,3 +169,12 @@ def test_benchmarks_print_a_table_and_have_a_stable_form():
     assert "tabular" in BENCHES
     with pytest.raises(ValueError, match="Did you mean 'tabular'"):
         run_bench("tabluar")
+
+
+@pytest.mark.parametrize("words", [[], ["list"]])
+def test_a_reader_who_has_enough_is_no_error(words):
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run([sys.executable, "-m", "made", *words], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -165,9 +165,10 @@ def _tell(judged) -> None:
         table.add_row(Text(f"{row.claim} {row.name}"), Text(f"{symbol} {words}"), Text(seen))
     console = Console()
     console.print(table, soft_wrap=False)
-    kinds = {"hold": True, "do not hold": False, "cannot be told": None}
+    kinds = {("holds", "hold"): True, ("does not hold", "do not hold"): False, ("cannot be told",) * 2: None}
     counts = {words: sum(row.holds is kind for row in judged) for words, kind in kinds.items()}
-    console.print(f"{len(judged)} claims: " + ", ".join(f"{n} {words}" for words, n in counts.items() if n) + ".")
+    told = ", ".join(f"{n} {words[n > 1]}" for words, n in counts.items() if n)
+    console.print(f"{len(judged)} claim{'s' * (len(judged) != 1)}: {told}.")
 
 
 def _warn(store) -> None:
