@@ -84,7 +84,7 @@ def parse_as(old: Any, text: str, path: str) -> Any:
 
 
 def suggest(given: str, accepted: list[str]) -> str:
-    """The tail of an error about an unknown name: the nearest one if there is one, else all of them, or some of very many.
+    """The tail of an error about an unknown name: the nearest if there is one, else all of them, or some of very many.
 
     >>> suggest("zzz", [f"task-{i}" for i in range(200)])[:39]
     ' Some of the 200: task-0, task-1, task-'
