@@ -10,7 +10,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from made.core import Space
 
@@ -128,6 +128,20 @@ def windows(x: Float[Array, "h w c"], kernel: Sequence[int], stride: Sequence[in
         reach = (x.shape[axis] - k) // by * by + 1
         x = jnp.concatenate([jax.lax.slice_in_dim(x, i, i + reach, by, axis) for i in range(k)], -1)
     return x
+
+
+def to_cells(image: Shaped[Array, "h w c"], side: int) -> Shaped[Array, "i j n"]:
+    """The pixels of each cell of side x side as channels; zeros where a cell hangs over the edge."""
+    height, width, depth = image.shape
+    x = jnp.pad(image, ((0, -height % side), (0, -width % side), (0, 0)))
+    x = x.reshape(x.shape[0] // side, side, x.shape[1] // side, side, depth).swapaxes(1, 2)
+    return x.reshape(*x.shape[:2], -1)
+
+
+def to_pixels(x: Shaped[Array, "i j n"], side: int) -> Shaped[Array, "h w c"]:
+    """The way back: the channels of each cell laid out as side x side pixels."""
+    height, width, _ = x.shape
+    return x.reshape(height, width, side, side, -1).swapaxes(1, 2).reshape(height * side, width * side, -1)
 
 
 class Encoder(eqx.Module):

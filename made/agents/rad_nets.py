@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt8
 
+from made.agents.folded import KERNEL, STRIDES, folded, plain
 from made.core import Space, Spec
 from made.nets import orthonormal
 
 LOG_STD = (-10.0, 2.0)
-STRIDES = (2, 1, 1, 1)
-KERNEL = 3
 
 
 class Layout(eqx.Module):
@@ -116,16 +115,8 @@ class Convolutions(eqx.Module):
         self.biases = tuple(jnp.zeros(layout.channels) for _ in STRIDES)
 
     def __call__(self, images: UInt8[Array, "b h w c"], dtype: Any) -> Float[Array, "b n"]:
-        x, first = images.astype(dtype), self.weights[0] / 255
-        if dtype == jnp.bfloat16:  # channels of zeros up to a multiple of eight, as the fast products need
-            more = (0, -x.shape[-1] % 8)
-            x, first = jnp.pad(x, ((0, 0), (0, 0), (0, 0), more)), jnp.pad(first, ((0, 0), (0, 0), more, (0, 0)))
-        weights = (first, *self.weights[1:])
-        for weight, bias, stride in zip(weights, self.biases, STRIDES, strict=True):
-            x = jax.lax.conv_general_dilated(
-                x, weight.astype(dtype), (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-            )
-            x = jax.nn.relu(x + bias.astype(dtype))
+        convolved = plain if jax.default_backend() == "cpu" else folded
+        x = convolved(images, (self.weights[0] / 255, *self.weights[1:]), self.biases, dtype)
         return x.reshape(x.shape[0], -1)
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from made.nets import ConvNet, affine, convolve, convolved, windows
+from made.nets import ConvNet, affine, convolve, convolved, to_cells, to_pixels, windows
 
 SMALLEST_IMAGE = 15  # pixels a side: the least that the released random encoder takes; smaller ones are read densely
 
@@ -31,7 +31,7 @@ class Reader(eqx.Module):
         )
 
     def __call__(self, image: Float[Array, "h w c"]) -> Float[Array, " features"]:
-        x = jax.nn.relu(affine(self.layers[0], to_cells(image)))
+        x = jax.nn.relu(affine(self.layers[0], to_cells(image, CELL)))
         return jax.nn.relu(around(self.layers[1], x, stride=2)).reshape(-1)
 
 
@@ -65,20 +65,6 @@ class Painter(eqx.Module):
         x = jax.nn.relu(to_pixels(around(double, x), 2))
         x = jax.nn.relu(around(mix, x))
         return to_pixels(affine(paint, x), CELL)[:height, :width]  # cells that hang over the edge are cut
-
-
-def to_cells(image: Float[Array, "h w c"]) -> Float[Array, "i j n"]:
-    """The pixels of each cell side by side as channels; zeros where a cell hangs over the edge."""
-    height, width, depth = image.shape
-    x = jnp.pad(image, ((0, -height % CELL), (0, -width % CELL), (0, 0)))
-    x = x.reshape(x.shape[0] // CELL, CELL, x.shape[1] // CELL, CELL, depth).swapaxes(1, 2)
-    return x.reshape(*x.shape[:2], -1)
-
-
-def to_pixels(x: Float[Array, "i j n"], side: int) -> Float[Array, "h w c"]:
-    """The way back: the channels of each cell laid out as side x side pixels."""
-    height, width, _ = x.shape
-    return x.reshape(height, width, side, side, -1).swapaxes(1, 2).reshape(height * side, width * side, -1)
 
 
 def around(layer: eqx.nn.Linear, x: Float[Array, "h w c"], stride: int = 1) -> Float[Array, "i j o"]:

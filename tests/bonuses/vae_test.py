@@ -13,6 +13,7 @@ from made.bonuses.likelihood import LEAST_SCALE, leaf_of, outline
 from made.bonuses.vae import VAE, latent_metrics
 from made.core import Space, Spec, Transition
 from made.learning import Fit
+from made.nets import to_cells, to_pixels
 from made.watch import state_action_grid
 
 TABLE = Spec(Space((), jnp.int32, 5), Space((), jnp.int32, 2))
@@ -205,9 +206,9 @@ def test_settings_that_make_no_sense_are_refused(wrong):
 
 def test_cells_hold_every_pixel_and_an_image_of_any_size_is_painted():
     image = jnp.arange(9 * 6 * 2.0).reshape(9, 6, 2)
-    cells = pixels.to_cells(image)
+    cells = to_cells(image, 4)
     assert cells.shape == (3, 2, 32) and np.array_equal(cells[1, 0].reshape(4, 4, 2), image[4:8, :4])
-    assert np.array_equal(pixels.to_pixels(cells, 4)[:9, :6], image)
+    assert np.array_equal(to_pixels(cells, 4)[:9, :6], image)
     for height, width in ((15, 15), (84, 84), (100, 37)):
         painter = pixels.Painter((height, width, 3), (2, 2), jax.random.key(0))
         assert jax.eval_shape(painter, jnp.zeros(painter.size)).shape == (height, width, 3)

@@ -1,0 +1,60 @@
+"""RAD's convolutions in the form that a GPU is fast at: four pixels as one, with four times the channels.
+
+A product of matrices is fast when both its sides are long, and 32 channels are not. So each layer answers for a block
+of 2 x 2 pixels at once: it reads the 2 x 2 blocks that their windows cover, and its kernel is the plain one, written
+down for each of the four pixels with zeros around it. That is 16 products where 9 are needed, at many times the speed:
+on an H200 in bfloat16 a layer reaches half of what the chip can do. Blocks that hang over the edge hold numbers that no
+pixel within it is made of, and are cut off at the end.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Shaped
+
+from made.nets import to_cells, to_pixels
+
+KERNEL = 3
+STRIDES = (2, 1, 1, 1)
+CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")
+
+Weights = Sequence[Float[Array, "k k i o"]]
+Biases = Sequence[Float[Array, " o"]]
+
+
+def plain(images: Shaped[Array, "b h w c"], weights: Weights, biases: Biases, dtype: Any) -> Float[Array, "b i j o"]:
+    """Convolutions 3x3 with strides 2, 1, 1, 1 and no padding, a relu after each."""
+    x = images.astype(dtype)
+    for weight, bias, stride in zip(weights, biases, STRIDES, strict=True):
+        x = jax.nn.relu(_convolved(x, weight, dtype, stride) + bias.astype(dtype))
+    return x
+
+
+def folded(images: Shaped[Array, "b h w c"], weights: Weights, biases: Biases, dtype: Any) -> Float[Array, "b i j o"]:
+    """The same numbers, up to rounding, from blocks."""
+    sides = [(n - KERNEL) // 2 + 1 for n in images.shape[1:3]]  # after the first layer, in pixels
+    room = [4 * (-(-n // 2) + 1) for n in sides]  # a block after it is of 4 x 4 pixels before it, and reads one beyond
+    more = [(0, n - m) for n, m in zip(room, images.shape[1:3], strict=True)]
+    x = jax.vmap(lambda image: to_cells(image, 4))(jnp.pad(images, ((0, 0), *more, (0, 0)))).astype(dtype)
+    for weight, bias, stride in zip(weights, biases, STRIDES, strict=True):
+        x = jax.nn.relu(_convolved(x, for_blocks(weight, stride), dtype) + jnp.tile(bias, 4).astype(dtype))
+    height, width = (n - (KERNEL - 1) * (len(STRIDES) - 1) for n in sides)
+    return jax.vmap(lambda blocks: to_pixels(blocks, 2))(x)[:, :height, :width]
+
+
+def for_blocks(weight: Float[Array, "k k i o"], stride: int) -> Float[Array, "2 2 m n"]:
+    """The kernel from blocks of 2 stride pixels a side to blocks of two, whose pixel (u, v) begins at stride (u, v)."""
+    side, (*_, i, o) = 2 * stride, weight.shape
+    room = 2 * side - KERNEL
+    around = lambda u: (stride * u, room - stride * u)  # noqa: E731
+    four = [jnp.pad(weight, (around(u), around(v), (0, 0), (0, 0))) for u in (0, 1) for v in (0, 1)]
+    wide = jnp.stack(four, 3).reshape(2, side, 2, side, i, 4 * o)
+    return wide.swapaxes(1, 2).reshape(2, 2, side**2 * i, 4 * o)
+
+
+def _convolved(x: Array, weight: Array, dtype: Any, stride: int = 1) -> Array:
+    return jax.lax.conv_general_dilated(
+        x, weight.astype(dtype), (stride, stride), "VALID", dimension_numbers=CHANNELS_LAST
+    )
