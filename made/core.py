@@ -190,6 +190,19 @@ class Agent(eqx.Module):
     ) -> tuple[PyTree, Metrics]:
         """Line 6 of Algorithm 1: improve the policy for the reward r_k that `reward_fn` computes."""
 
+    @property
+    def kinds(self) -> int:
+        """How many kinds of update it makes in turn, such as with and without a step of the actor."""
+        return 1
+
+    def timed(self, k: int) -> "Agent":
+        """The same agent for its k-th update alone, with no choice between the kinds left in the program.
+
+        A GPU that meets a choice has its host wait for all before it, which took a third of an update of RAD.
+        """
+        del k
+        return self
+
 
 def table_sizes(spec: Spec, who: str) -> tuple[int, int]:
     """(S, A) of an environment with single discrete observations and actions; a clear refusal of any other."""

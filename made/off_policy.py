@@ -4,6 +4,7 @@ Algorithm 1 is the same as on-policy (`made.run.learn`): the bonus is updated, r
 plans on it. Only the batch differs: it is drawn from a replay, and paid by the bonus as it is now.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -73,6 +74,11 @@ class Learner(eqx.Module):
     def __check_init__(self):
         if self.batch < 1:
             raise ValueError(f"Learner draws batch >= 1 steps for an update, got batch={self.batch}.")
+
+    @property
+    def kinds(self) -> list["Learner"]:
+        """The same learner for each kind of update in turn; the k-th update, from 1 on, is of kind k % len(kinds)."""
+        return [dataclasses.replace(self, agent=self.agent.timed(k)) for k in range(self.agent.kinds)]
 
     def start(self, key: Key[Array, ""], on_host: bool = False) -> LearnerState:
         """Nothing seen yet. With `on_host` the replay is kept outside, and `improve` is handed what is drawn."""

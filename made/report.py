@@ -17,14 +17,13 @@ from made.reporting import agents, curves, digest, heatmaps
 from made.reporting.agents import Agent
 from made.reporting.page import render, write
 from made.reporting.section import Section, numbered, verdict
-from made.results.store import Scale, Store
+from made.results.store import MARKER, Scale, Store
 from made.results.table import Table
 from made.study import Study
 
 __all__ = ["Found", "Report", "Section", "find", "publish", "render", "reproduce", "verdict", "write"]
 
 _DEEPEST = 3  # folders below a given one that are looked into
-_MARKER = "made-store.json"
 _ORDER = (Scale.PAPER, Scale.GPU, Scale.SMALL, Scale.DEMO, Scale.SMOKE)
 _DRAWN = {"lock_heatmap": ("maps", heatmaps.of, "vi/bernstein"), "minigrid": ("curves", curves.of, "")}
 
@@ -85,7 +84,7 @@ def find(roots: Sequence[Path]) -> Found:
         if root.exists() and not root.is_dir():
             raise ValueError(f"{root} is a file, not a folder of results: give a folder with --out.")
         for folder in _below(root, _DEEPEST):
-            if (folder / _MARKER).exists():
+            if (folder / MARKER).exists():
                 stores.append(Store(folder))
             for section, files in digest.read(folder):
                 earlier.setdefault(section.name, (section, files))
@@ -99,7 +98,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
     if not folder.is_dir():
         return
     yield folder
-    if depth and not (folder / _MARKER).exists():
+    if depth and not (folder / MARKER).exists():
         for one in sorted(folder.iterdir()):
             if not one.name.startswith("."):
                 yield from _below(one, depth - 1)

@@ -64,6 +64,20 @@ def room(says: Callable[[], str]) -> Iterator[None]:
         raise DiskFull(error.errno, says()) from error
 
 
+def replace(path: Path, text: str) -> Path:
+    """Put a text in the place of a file, so that a kill leaves the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        return temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def manifest_of(bonus: Any, spec: Spec, n_envs: int, **more: Any) -> dict[str, Any]:
     """What a state belongs to, as plain data; `more` is for whoever keeps something beside the bonus."""
     return {

@@ -1,5 +1,7 @@
 """What the commands do with experiments: run what is missing, judge, draw, report."""
 
+import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -29,13 +31,22 @@ class Study(NamedTuple):
         return f"made run {self.experiment.name} --scale {self.scale.value}{changed}"
 
 
-def run(studies: Sequence[Study], store: Store, seeds: int | None = None) -> int:
-    """Run whatever the store lacks; returns how many runs were made."""
+def run(
+    studies: Sequence[Study],
+    store: Store,
+    seeds: int | None = None,
+    only: Sequence[str] = (),
+    minutes: float = math.inf,
+) -> int:
+    """Run whatever the store lacks, of `only` some configurations where they are named; returns how many were made.
+
+    After about so many minutes it stops: what is trained with checkpoints goes on from them another time.
+    """
     work: list[Group] = []
     have = 0
     for study in _each_once(studies):
         chosen = range(seeds) if seeds is not None else study.experiment.seeds(study.scale)
-        groups, done = plan(study.experiment, study.scale, chosen, store, study.settings)
+        groups, done = plan(study.experiment, study.scale, chosen, store, study.settings, only=only)
         work += groups
         have += done
     missing = sum(len(group.jobs) for group in work)
@@ -46,11 +57,13 @@ def run(studies: Sequence[Study], store: Store, seeds: int | None = None) -> int
     work.sort(key=lambda group: -group.work)
     names = ", ".join(dict.fromkeys(group.experiment.name for group in work))
     with meter(sum(group.work for group in work), "iterations", names) as progress:
-        done = list(sweep(work, store, progress.add))
+        done = list(sweep(work, store, progress.add, until=time.monotonic() + 60 * minutes))
     made = sum(len(outcome.made) for outcome in done)
     print(f"{made} runs made, {progress.total:,} iterations at {progress.speed()}, compiling included.")
     if others := [str(owner) for outcome in done for owner in outcome.elsewhere.values()]:
         print(f"{len(others)} runs are being made by another sweep, {', '.join(sorted(set(others)))}.")
+    if left := missing - made - len(others) - sum(len(outcome.had) for outcome in done):
+        print(f"The time is up and {left} runs are not finished; the same command goes on from there.")
     return made
 
 

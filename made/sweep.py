@@ -8,6 +8,8 @@ runs it: the same lanes give the same numbers to the bit, other lanes beside a j
 """
 
 import contextlib
+import fnmatch
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,12 +18,12 @@ from typing import Any, NamedTuple
 
 import jax
 
-from made.describe import NoSuchField, describe, override, run_id
+from made.describe import NoSuchField, describe, override, run_id, suggest
 from made.experiments.spec import Experiment
 from made.results.claims import Owner, claimed
 from made.results.provenance import provenance
 from made.results.store import Job, RunExists, Scale, Store
-from made.trial import Record, Trial, execute, groups, rows_of
+from made.trial import OutOfTime, Record, Trial, execute, groups, rows_of
 
 MOST_LANES = 512  # lanes of one program; more only raises memory
 _STATES = 3  # of a lane at once: before a step, after it, and what lies between
@@ -79,6 +81,14 @@ def configured(experiment: Experiment, scale: Scale, settings: Sequence[str] = (
     return trials
 
 
+def some(trials: dict[str, Trial], only: Sequence[str]) -> dict[str, Trial]:
+    """The trials whose label is one of `only`, or fits one with * and ? in it; all where nothing is named."""
+    for pattern in only:
+        if not fnmatch.filter(trials, pattern):
+            raise ValueError(f"--only {pattern} fits no configuration.{suggest(pattern, list(trials))}")
+    return {label: trials[label] for label in trials if not only or any(fnmatch.fnmatchcase(label, x) for x in only)}
+
+
 def plan(
     experiment: Experiment,
     scale: Scale,
@@ -86,13 +96,15 @@ def plan(
     store: Store,
     settings: Sequence[str] = (),
     lanes: int = MOST_LANES,
+    only: Sequence[str] = (),
 ) -> tuple[list[Group], int]:
     """The groups still to run, largest first, and how many jobs the store has already. `lanes` is the most of a group.
 
-    What cannot be run, for its length or on this machine, is refused before anything runs.
+    `only` names configurations, or patterns of them, where not all are wanted. What cannot be run, for its length or on
+    this machine, is refused before anything runs.
     """
     todo, done = [], 0
-    for label, trial in configured(experiment, scale, settings).items():
+    for label, trial in some(configured(experiment, scale, settings), only).items():
         rows_of(trial)  # refuses a length and cadence that do not fit
         id = run_id(trial)
         for seed in seeds:
@@ -128,11 +140,13 @@ def sweep(
     store: Store,
     on_work: Callable[[int], None] | None = None,
     workers: int | None = None,
+    until: float = math.inf,
 ) -> Iterator[Outcome]:
     """Run the groups, two at a time on two cores, and store each when it is done. `on_work` hears iterations done.
 
     An accelerator takes them one after another. What is stored stays stored if the sweep is interrupted; the next one
-    goes on from there.
+    goes on from there. After `until`, of `time.monotonic()`, no group is begun, and those that can stop with a
+    checkpoint do so before.
     """
     if workers is None:
         workers = min(4, os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
@@ -140,17 +154,24 @@ def sweep(
     waiting = list(work)
     running: set[Future[Outcome]] = set()
     try:
-        while waiting or running:
-            while waiting and len(running) < workers:
-                running.add(pool.submit(run_group, waiting.pop(0), store, on_work))
+        while running or (waiting and time.monotonic() < until):
+            while waiting and len(running) < workers and time.monotonic() < until:
+                running.add(pool.submit(run_group, waiting.pop(0), store, on_work, until=until))
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
-                yield future.result()
+                with contextlib.suppress(OutOfTime):
+                    yield future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def run_group(group: Group, store: Store, on_work: Callable[[int], None] | None = None, sweep: str = "") -> Outcome:
+def run_group(
+    group: Group,
+    store: Store,
+    on_work: Callable[[int], None] | None = None,
+    sweep: str = "",
+    until: float = math.inf,
+) -> Outcome:
     """Run what can be claimed of a group and store it.
 
     A job that somebody else is at is left out. One that was stored since the plan stays a lane as long as others are
@@ -166,15 +187,15 @@ def run_group(group: Group, store: Store, on_work: Callable[[int], None] | None 
         every = group.jobs[0].trial.every
         chosen = missing if group.jobs[0].trial.by_host else mine
         lanes = group._replace(jobs=tuple(group.jobs[i] for i in chosen))
-        wall_s = _run(lanes, store, lambda rows: tell(rows * every * len(lanes.jobs)))
+        wall_s = _run(lanes, store, lambda rows: tell(rows * every * len(lanes.jobs)), until)
         tell(group.work - lanes.work)
         return Outcome(group, wall_s, missing, had, elsewhere)
 
 
-def _run(group: Group, store: Store, on_rows: Callable[[int], None]) -> float:
+def _run(group: Group, store: Store, on_rows: Callable[[int], None], until: float) -> float:
     started = time.time()
     if group.jobs[0].trial.by_host:
-        _in_pieces(group, store, on_rows)
+        _in_pieces(group, store, on_rows, until)
         return time.time() - started
     seeds = [planned.job.seed for planned in group.jobs]
     records = execute([planned.trial for planned in group.jobs], seeds, on_rows)
@@ -185,14 +206,14 @@ def _run(group: Group, store: Store, on_rows: Callable[[int], None]) -> float:
     return wall_s
 
 
-def _in_pieces(group: Group, store: Store, on_rows: Callable[[int], None]) -> None:
+def _in_pieces(group: Group, store: Store, on_rows: Callable[[int], None], until: float) -> None:
     """Labels with the same configuration share its runs, a seed each."""
     from made.training import pieces
 
     seeds = sorted({planned.job.seed for planned in group.jobs})
     first, few = group.jobs[0], seeds if len(seeds) < 20 else [seeds[0], "to", seeds[-1]]
     out = store.unfinished(first.job.experiment, f"{first.id}-s{'-'.join(map(str, few))}")
-    whole = pieces.complete(first.trial, seeds, out, on_rows)
+    whole = pieces.complete(first.trial, seeds, out, on_rows, until)
     for planned in group.jobs:
         _store(group, planned, whole.records[planned.job.seed], store, whole.made_by)
     pieces.clear(out)

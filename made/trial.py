@@ -50,6 +50,10 @@ class Trial(eqx.Module):
         """Refuse, in a sentence, what cannot run on this machine; called before anything is run."""
 
 
+class OutOfTime(Exception):
+    """A run stopped where it was told to, with a checkpoint to go on from."""
+
+
 class Record(NamedTuple):
     """What one lane measured. `rows` are columns of equal length, "step" (iterations done) among them."""
 

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 # Compiling is most of what the tests do: with these it takes a third to a half less, and their programs are small.
 QUICK = ("--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false", "--xla_backend_optimization_level=0")
 
@@ -18,3 +20,25 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MADE_CACHE", "")
 if "XLA_FLAGS" not in os.environ and "PYTEST_XDIST_WORKER" not in os.environ:  # the workers have it from here
     os.environ["XLA_FLAGS"] = next(filter(_known, QUICK), "")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Compiled programs are kept while the tests of a file run and shared by their processes, as they are for users."""
+    import jax
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MADE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.fixture(scope="session")
+def drawing() -> str:
+    """The way of drawing control tasks. Without one a test is skipped, and the reason names the packages to install."""
+    from made.control import rendering
+
+    try:
+        return rendering.choose()
+    except ValueError as error:
+        pytest.skip(str(error))

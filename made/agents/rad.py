@@ -133,11 +133,11 @@ class RAD(Agent):
         """Whether the k-th update moves the actor; a plain bool where that is known when it is compiled."""
         return True if self.delay == 1 else k % self.delay == 0
 
-    def timed(self, k: int) -> "RAD":
-        """The same agent for the k-th update alone, with no choice left in its program.
+    @property
+    def kinds(self) -> int:
+        return self.delay
 
-        A GPU that meets a choice has its host wait for all before it, which took a third of an update.
-        """
+    def timed(self, k: int) -> "RAD":
         return Timed(**{name: getattr(self, name) for name in RAD.__dataclass_fields__}, due=k % self.delay == 0)
 
     def _move(self, state: RADState, obs: Array, key: Key[Array, ""]) -> tuple[RADState, Metrics]:

@@ -2,8 +2,6 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -23,6 +21,7 @@ from made.core import Space, Spec, Transition
 from made.off_policy import Learner, LearnerState, programs
 from made.replay import Replay, ReplayState
 from made.schedules import Constant
+from made.training import devices
 
 EPISODE, FEATURES, NEIGHBOUR = 500, 50, 3  # actions of an episode; RE3's embedding and neighbour, as released
 
@@ -105,10 +104,7 @@ def compiled(learner: Learner) -> tuple[Callable, Callable]:
     shape = jax.eval_shape(begin)
     if jax.default_backend() == "cpu":
         return begin.lower().compile(), programs(learner, level=1).advance.lower(shape, step).compile()
-    rad: RAD = learner.agent  # type: ignore[assignment]
-    kinds = [replace(learner, agent=rad.timed(k)) for k in range(rad.delay)]  # as in training
-    with ThreadPoolExecutor() as pool:
-        turns = cycle(pool.map(lambda one: one.compile(), [programs(x).advance.lower(shape, step) for x in kinds]))
+    turns = cycle(devices.compiled(programs(one).advance.lower(shape, step) for one in learner.kinds))
     return begin.lower().compile(), lambda state, step: next(turns)(state, step)
 
 

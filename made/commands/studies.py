@@ -12,6 +12,7 @@ from made.training.command import Settings
 
 Name = Annotated[str, tyro.conf.Positional]
 Names = Annotated[tuple[str, ...], tyro.conf.Positional]
+Only = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
 @dataclasses.dataclass
@@ -40,6 +41,8 @@ class Run:
     experiment: Name
     scale: str = "small"  # smoke, demo, small or paper
     seeds: int | None = None  # seeds 0 to N-1 instead of the scale's own number
+    minutes: float | None = None  # stop after about so long, with checkpoints where there are any
+    only: Only = ()  # a configuration, or a pattern such as 'pendulum*/made'; may be given several times
     set: Settings = ()  # path=value, such as bonus.recent.window=500; may be given several times
     out: Path = Path("runs")
 
@@ -49,8 +52,10 @@ class Run:
 
         if self.seeds is not None and self.seeds < 1:
             raise ValueError(f"--seeds must be at least 1, got {self.seeds}.")
+        if self.minutes is not None and not self.minutes > 0:
+            raise ValueError(f"--minutes must be above 0, got {self.minutes}.")
         one, store = _study(self.experiment, self.scale, self.set), Store(self.out)
-        study.run([one], store, self.seeds)
+        study.run([one], store, self.seeds, self.only, self.minutes or float("inf"))
         _tell(study.check(one, store))
         return 0
 

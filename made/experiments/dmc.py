@@ -1,5 +1,7 @@
 """Figure 8: RAD with each bonus on DeepMind Control, at the paper's temperatures and at tuned ones."""
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 
 from made.experiments import dmc_claims as claims
@@ -77,18 +79,21 @@ def episodes(table: Table) -> int:
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     header = ["task", "method", "tau", "steps", "steps to the threshold", "return over the run", "return at the end"]
-    rows = []
+    named = lambda task: f"{task} (threshold {shared.threshold(task):.0f})"  # noqa: E731
+    return [("Every method", header, list(rows(table, named, lambda one: [shared.to_reach(table, one).say(rng())])))]
+
+
+def rows(
+    table: Table, named: Callable[[str], str], more: Callable[[str], list[str]] = lambda one: []
+) -> Iterator[list[str]]:
+    """Each method on each task: tau, the length of its runs, `more` of its label, and its returns."""
     for task in shared.tasks(table):
         for method in shared.methods(table, task):
             one = f"{task}/{method}"
             tau = table.runs(one)[0]["description"]["tau"]["tau"]
             length = int(shared.evaluations(table, one)[0][-1])
-            said = shared.to_reach(table, one).say(rng())
             each = [spread(read(table, one)) for read in (shared.average, shared.final)]
-            rows.append(
-                [f"{task} (threshold {shared.threshold(task):.0f})", method, f"{tau:g}", f"{length:,}", said, *each]
-            )
-    return [("Every method", header, rows)]
+            yield [named(task), method, f"{tau:g}", f"{length:,}", *more(one), *each]
 
 
 def spread(values: np.ndarray) -> str:

@@ -154,16 +154,8 @@ def draw(table: Table) -> list[Drawing]:
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     header = ["task", "method", "tau", "steps", "return over the run", "return at the end"]
-    rows = []
-    for task in shared.tasks(table):
-        for method in shared.methods(table, task):
-            one = f"{task}/{method}"
-            tau = table.runs(one)[0]["description"]["tau"]["tau"]
-            length = int(shared.evaluations(table, one)[0][-1])
-            each = [dmc.spread(read(table, one)) for read in (shared.average, shared.final)]
-            name = f"{task} (Dreamer+RE3 published {PUBLISHED_RE3[task]})"
-            rows.append([name, method, f"{tau:g}", f"{length:,}", *each])
-    return [("Every method", header, rows)]
+    named = lambda task: f"{task} (Dreamer+RE3 published {PUBLISHED_RE3[task]})"  # noqa: E731
+    return [("Every method", header, list(dmc.rows(table, named)))]
 
 
 EXPERIMENT = Experiment(

@@ -4,12 +4,12 @@ A store with every run can be too large to travel; the digest keeps what the pag
 """
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from made import saving
 from made.reporting.section import Section
 
 NAME, FORMAT = "report.json", 1
@@ -28,12 +28,7 @@ def write(folder: Path, sections: Sequence[Section], images: Sequence[Sequence[P
         )
     lines = ",\n".join(json.dumps(one, default=list, separators=(",", ":")) for one in kept)  # a section a line
     text = f'{{"format": {FORMAT}, "sections": [\n{lines}\n]}}\n'
-    temporary = folder / f".{NAME}-{os.getpid()}"
-    try:
-        temporary.write_text(text, "utf-8")
-        return temporary.replace(folder / NAME)
-    finally:
-        temporary.unlink(missing_ok=True)
+    return saving.replace(folder / NAME, text)
 
 
 def read(folder: Path) -> list[tuple[Section, list[Path]]]:

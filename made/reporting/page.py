@@ -13,6 +13,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
+from made import saving
 from made.reporting import claims, curves, heatmaps, markup
 from made.reporting.agents import Agent, shown
 from made.reporting.section import SAID, Section, kind_of
@@ -54,12 +55,7 @@ def write(
     target = Path(path)
     text = render(sections, title, agents)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.parent / f".{target.name}-{os.getpid()}"
-    try:
-        temporary.write_text(text, "utf-8")
-        return temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    return saving.replace(target, text)
 
 
 @cache

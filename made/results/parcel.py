@@ -27,20 +27,14 @@ def place(files: Mapping[str, bytes], job: Job, run_id: str, store: Store) -> bo
         raise ValueError(f"A run of {job.label} seed {job.seed} arrived with {odd[0]!r}, which no run has.")
     with tempfile.TemporaryDirectory(prefix="made-parcel-") as folder:
         looked_at = Store(folder)
-        target = looked_at._folder(job, run_id)
-        target.parent.mkdir(parents=True)
-        looked_at._place(files, target)
-        looked_at._mark()
+        looked_at.put(files, looked_at.folder(job, run_id))
         if not looked_at.has(job, run_id):
             raise ValueError(f"A run of {job.label} seed {job.seed} arrived damaged: {looked_at.problems[-1]}.")
         (run,) = looked_at.runs(job.experiment, job.scale)
         if (run["experiment"], run["scale"]) != (job.experiment, job.scale):
             raise ValueError(f"A run of {run['experiment']} arrived for a job of {job.experiment}.")
-    store._mark()
-    target = store._folder(job, run_id)
-    target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        store._place(files, target)
+        store.put(files, store.folder(job, run_id))
     except RunExists:
         return False
     return True

@@ -32,7 +32,7 @@ from made.results.provenance import alive, machine
 from made.results.table import Record, Table, checked, read_csv, storable, write_csv
 
 FORMAT = 1
-_MARKER = "made-store.json"
+MARKER = "made-store.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _ABANDONED_S = 24 * 3600  # how long to leave a temporary folder whose writer, elsewhere, cannot be seen
 
@@ -105,7 +105,7 @@ class Store:
 
     def has(self, job: Job, run_id: str) -> bool:
         """Whether the run is stored and undamaged."""
-        folder = self._folder(job, run_id)
+        folder = self.folder(job, run_id)
         return folder.is_dir() and self._read(folder) is not None
 
     def write(
@@ -123,7 +123,7 @@ class Store:
         snapshots [T', ...]. The folder appears whole, by a rename; of two processes that write one job,
         one wins and the other is told so. A damaged folder in the way is set aside, not deleted.
         """
-        target = self._folder(job, run_id)
+        target = self.folder(job, run_id)
         files = {"metrics.csv": write_csv(normal := storable(rows)).encode()}
         if arrays:
             files["arrays.safetensors"] = save(storable(arrays, arrays=True))
@@ -135,6 +135,10 @@ class Store:
             "description": description, "provenance": provenance or {},
         }  # fmt: skip
         files["run.json"] = (json.dumps(run, indent=1, default=_plain) + "\n").encode()
+        return self.put(files, target)
+
+    def put(self, files: Mapping[str, bytes], target: Path) -> Path:
+        """The files of a run as its folder, whole or not at all; `RunExists` if it is there already."""
         with saving.room(lambda: f"The disk is full: {target} was not stored; what was stored before is whole."):
             self._mark()
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -191,19 +195,20 @@ class Store:
         _demand_name("experiment", experiment)
         return self.root / experiment / Scale(scale).value
 
-    def _folder(self, job: Job, run_id: str) -> Path:
+    def folder(self, job: Job, run_id: str) -> Path:
+        """Where a run stands, or would."""
         _demand_name("run-id", run_id)
         if job.seed < 0:
             raise ValueError(f"Seeds are whole numbers from 0 on, but the job has seed {job.seed!r}.")
         return self._scale(job.experiment, job.scale) / _escaped(job.label) / f"{run_id}-s{job.seed}"
 
     def _mark(self) -> None:
-        if not (self.root / _MARKER).exists():
+        if not (self.root / MARKER).exists():
             self.root.mkdir(parents=True, exist_ok=True)
-            temporary = self.root / f".{_MARKER}-{secrets.token_hex(4)}"
+            temporary = self.root / f".{MARKER}-{secrets.token_hex(4)}"
             try:
                 temporary.write_text(json.dumps({"what": "results of made", "format": FORMAT}) + "\n")
-                os.replace(temporary, self.root / _MARKER)
+                os.replace(temporary, self.root / MARKER)
             finally:
                 temporary.unlink(missing_ok=True)
 
@@ -243,17 +248,17 @@ def _demand_store(root: Path) -> None:
     if root.exists() and not root.is_dir():
         raise ValueError(f"{root} is a file, not a folder of results: give another folder with --out.")
     try:
-        text = (root / _MARKER).read_text("utf-8")
+        text = (root / MARKER).read_text("utf-8")
     except FileNotFoundError:
         names = sorted(os.listdir(root)) if root.exists() else []
-        if held := [name for name in names if not name.startswith(f".{_MARKER}")]:
+        if held := [name for name in names if not name.startswith(f".{MARKER}")]:
             some = ", ".join(held[:3]) + (", ..." if len(held) > 3 else "")
             advice = "give another folder with --out, or an empty one"
             raise ValueError(f"{root} holds {some} but no results of made: {advice}.") from None
         return
     found = re.search(r'"format": *(\d+)', text)
     if not found:
-        raise ValueError(f"{root / _MARKER} is damaged: restore it, or give another folder with --out.")
+        raise ValueError(f"{root / MARKER} is damaged: restore it, or give another folder with --out.")
     if int(found[1]) > FORMAT:
         raise ValueError(f"{root} has format {found[1]} but this made reads up to {FORMAT}: update made.")
 

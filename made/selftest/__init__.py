@@ -13,15 +13,9 @@ Check = Callable[[Path], dict[str, Any]]
 
 def checks(long: bool = False) -> dict[str, Check]:
     """All checks by name, in their short or their full form."""
-    from made.selftest import damage, disk, fuzz, kills, matrix, soak
+    from made.selftest import damage, disk, fuzz, kills, matrix, soak, sweeps
 
-    files: list[Any] = [damage, disk, kills, matrix, fuzz, soak]
-    try:
-        from made.selftest import sweeps  # type: ignore[attr-defined]
-    except ImportError:  # it needs Ray
-        pass
-    else:
-        files.append(sweeps)
+    files: tuple[Any, ...] = (damage, disk, kills, matrix, fuzz, soak, sweeps)
     short = {name: check for file in files for name, check in file.CHECKS.items()}
     full = {name: check for file in files for name, check in getattr(file, "LONG", {}).items()}
     return {**short, **full} if long else short

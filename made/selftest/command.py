@@ -61,7 +61,7 @@ class SelfTest:
 
 def write(path: Path, record: dict[str, Any]) -> None:
     """A record on disk, whole or not at all."""
-    from made.training.folder import replace
+    from made.saving import replace
 
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path, json.dumps(record, indent=1) + "\n")

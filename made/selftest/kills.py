@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from made.control import rendering
+from made.results.store import MARKER
 from made.selftest import running
 from made.training import folder as run_folder
 
@@ -26,22 +27,22 @@ KILLS, LONG_KILLS, AT_MOST = 6, 100, 3  # of one trial
 WAYS = ("any", "training", "writing")  # over the whole life, after run.json is there, while a file is half written
 _HALF = re.compile(r"\.\d+\.safetensors\..*|\.tmp-.*|\..*\.new")  # what is not yet under its own name
 _ROWS = "--every 320 --eval-every 6400 --checkpoint-every 640 --steps 12800"
-_GRID = f"--env Empty-5x5 --agent impala --set n_envs=4 --set unroll=8 --set agent.layout.dense=(8,) {_ROWS}"
-_CONTROL = "--env pendulum_swingup --set task.repeat=100 --set seed_steps=20 --set batch=4 --set episodes=1"
-_CONTROL += " --every 2k --eval-every 20k --checkpoint-every 4k --steps 30k --set replay.capacity=400"
-_DREAMS = "--env Empty-5x5 --agent dreamer --set run.n_envs=4 --set run.unroll=8 --set run.agent.horizon=3"
-_DREAMS += " --set replay.steps.capacity=2000 --set replay.length=8 --set batch=4 --set updates=1 --set prefill=10"
-_DREAMS += "".join(f" --set run.agent.layout.{name}=8" for name in ("units", "hidden", "deter", "stoch"))
+GRID = f"--env Empty-5x5 --agent impala --set n_envs=4 --set unroll=8 --set agent.layout.dense=(8,) {_ROWS}"
+CONTROL = "--env pendulum_swingup --set task.repeat=100 --set seed_steps=20 --set batch=4 --set episodes=1"
+CONTROL += " --every 2k --eval-every 20k --checkpoint-every 4k --steps 30k --set replay.capacity=400"
+DREAMS = "--env Empty-5x5 --agent dreamer --set run.n_envs=4 --set run.unroll=8 --set run.agent.horizon=3"
+DREAMS += " --set replay.steps.capacity=2000 --set replay.length=8 --set batch=4 --set updates=1 --set prefill=10"
+DREAMS += "".join(f" --set run.agent.layout.{name}=8" for name in ("units", "hidden", "deter", "stoch"))
 _MADE = " --set bonus.recent.density.window=64 --set bonus.recent.density.capacity=64"
 CASES = {  # small in every size, but each with all that a run of its kind carries from update to update
     "q-learning": "--env lock-H5 --agent q-learning --bonus made-tabular --seeds 2 --set n_envs=4 --set unroll=8 "
     "--every 320 --checkpoint-every 960 --steps 96k",
-    "impala+made": f"{_GRID} --bonus made {_MADE}",
-    "impala+ngu": f"{_GRID} --bonus ngu",
-    "impala+re3": f"{_GRID} --bonus re3 --set bonus.capacity=256",
-    "dreamer+rnd": f"{_DREAMS} --bonus rnd --every 320 --eval-every 6400 --checkpoint-every 640 --steps 6400",
-    "sac+rnd": f"{_CONTROL} --agent sac --bonus rnd --set agent.layout.width=8",
-    "rad": f"{_CONTROL} --agent rad --bonus none --set task.size=24 --set agent.layout.crop=20 "
+    "impala+made": f"{GRID} --bonus made {_MADE}",
+    "impala+ngu": f"{GRID} --bonus ngu",
+    "impala+re3": f"{GRID} --bonus re3 --set bonus.capacity=256",
+    "dreamer+rnd": f"{DREAMS} --bonus rnd --every 320 --eval-every 6400 --checkpoint-every 640 --steps 6400",
+    "sac+rnd": f"{CONTROL} --agent sac --bonus rnd --set agent.layout.width=8",
+    "rad": f"{CONTROL} --agent rad --bonus none --set task.size=24 --set agent.layout.crop=20 "
     "--set agent.layout.width=8 --set agent.layout.channels=2",
     "store": "",  # an experiment of three tabular runs, through the store
 }
@@ -166,7 +167,7 @@ def _newer(path: Path, since: float) -> bool:
 
 
 def _begun(out: Path, since: float) -> bool:
-    names = (run_folder.RUN, "made-store.json", "objective/smoke")
+    names = (run_folder.RUN, MARKER, "objective/smoke")
     return any(_newer(out / name, since) for name in names)
 
 
@@ -181,7 +182,7 @@ def phase(out: Path, since: float) -> str:
         return "while a file was written"
     if not _begun(out, since):
         return "before the run began" if not (out / run_folder.RUN).exists() else "before it went on"
-    if (out / "made-store.json").exists():
+    if (out / MARKER).exists():
         return "between two stored runs" if any(out.rglob("run.json")) else "before the first stored run"
     checkpoints = out / run_folder.CHECKPOINTS
     return "between two checkpoints" if any(checkpoints.glob("*.safetensors")) else "before the first checkpoint"
@@ -195,7 +196,7 @@ def kills(
     warm: bool = True,
 ) -> dict[str, Any]:
     """Kill, go on and compare until so many kills have met a living process."""
-    if "rad" in cases and not _draws():
+    if "rad" in cases and not draws():
         cases = [case for case in cases if case != "rad"]
     folder.mkdir(parents=True, exist_ok=True)
     done: list[Kill] = []
@@ -233,7 +234,8 @@ def report(
     }
 
 
-def _draws() -> bool:
+def draws() -> bool:
+    """Whether pictures of control tasks can be drawn here."""
     try:
         return bool(rendering.choose())
     except ValueError:

@@ -35,13 +35,13 @@ def pairs() -> dict[str, str]:
     found = {name: words for name, words in found.items() if not name.startswith("impala")}
     found |= {f"value-iteration+{bonus}": f"{_LOCK} --agent value-iteration --bonus {bonus}" for bonus in COUNTED}
     for bonus in (name for name in BONUSES if name not in COUNTED):
-        found[f"impala+{bonus}"] = f"{kills._GRID} --bonus {bonus} {_SMALL.get(bonus, '')}"
+        found[f"impala+{bonus}"] = f"{kills.GRID} --bonus {bonus} {_SMALL.get(bonus, '')}"
     for bonus in CONTROL_BONUSES:
-        found[f"sac+{bonus}"] = f"{kills._CONTROL} --agent sac --bonus {bonus} --set agent.layout.width=8"
+        found[f"sac+{bonus}"] = f"{kills.CONTROL} --agent sac --bonus {bonus} --set agent.layout.width=8"
         sizes = "--set task.size=24 --set agent.layout.crop=20 --set agent.layout.width=8 --set agent.layout.channels=2"
-        found[f"rad+{bonus}"] = f"{kills._CONTROL} --agent rad --bonus {bonus} {sizes}"
+        found[f"rad+{bonus}"] = f"{kills.CONTROL} --agent rad --bonus {bonus} {sizes}"
     rows = "--every 320 --eval-every 6400 --checkpoint-every 640 --steps 6400"
-    return found | {f"dreamer+{bonus}": f"{kills._DREAMS} --bonus {bonus} {rows}" for bonus in _DREAMT}
+    return found | {f"dreamer+{bonus}": f"{kills.DREAMS} --bonus {bonus} {rows}" for bonus in _DREAMT}
 
 
 def judged(pair: str, folder: Path) -> tuple[str, bool]:
@@ -64,7 +64,7 @@ def judged(pair: str, folder: Path) -> tuple[str, bool]:
 def matrix(folder: Path, chosen: Sequence[str] | None = None, at_once: int = 2) -> dict[str, Any]:
     """Every pair, or those that are named."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = [name for name in (pairs() if chosen is None else chosen) if kills._draws() or not name.startswith("rad+")]
+    names = [name for name in (pairs() if chosen is None else chosen) if kills.draws() or not name.startswith("rad+")]
     with ThreadPoolExecutor(at_once) as pool:
         found = dict(zip(names, pool.map(partial(judged, folder=folder), names), strict=True))
     wrong = [f"{name}: {odd}" for name, (odd, _) in found.items() if odd]

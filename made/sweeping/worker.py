@@ -52,7 +52,7 @@ def _carried(task: Task) -> tuple[tuple[Done, ...], tuple[dict[str, bytes], ...]
     with tempfile.TemporaryDirectory(prefix="made-worker-") as folder:
         group, own = group_of(task), Store(folder)
         run_group(group, own)
-        folders = [own._folder(planned.job, planned.id) for planned in group.jobs]
+        folders = [own.folder(planned.job, planned.id) for planned in group.jobs]
         return tuple(Done(*job, "made") for job in task.jobs), tuple(map(parcel.pack, folders))
 
 

@@ -4,10 +4,8 @@ Where the replays do not fit on the device they stay on the host (`made.training
 what is drawn there.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +14,6 @@ import numpy as np
 from jaxtyping import Array, Bool, PyTree, Shaped
 
 from made import trees
-from made.agents.rad import RAD
 from made.core import Spec, Transition
 from made.dreaming import SequenceLearner, takes_fresh
 from made.off_policy import Learner, LearnerState, functions
@@ -46,7 +43,7 @@ class Learning:
     other weights in each lane are slow (`made.off_policy.programs`). An action takes two calls: `act`, and one that
     stores, learns and adds up, which nobody waits for until the next action. Where updates come many at a time
     (`ControlRun.due`), steps are only stored in between. `timed` has a program for each kind of update that an agent
-    makes in turn (`RAD.timed`), as is best on a GPU; on a CPU one program takes less time to compile. With `on_host`
+    makes in turn (`Agent.timed`), as is best on a GPU; on a CPU one program takes less time to compile. With `on_host`
     the replays of the states are in NumPy: between `opened` and `closed` they stand apart, on shelves.
     """
 
@@ -55,7 +52,7 @@ class Learning:
     ):
         self.run, self.seeds, self.as_lanes, self.on_host = run, seeds, not run.task.pixels, on_host
         on_gpu = jax.default_backend() != "cpu"
-        self.timed = isinstance(run.agent, RAD) and (on_gpu if timed is None else timed)
+        self.timed = run.agent.kinds > 1 and (on_gpu if timed is None else timed)
         self.learner = run.learner(spec)
         self.pure = functions(self.learner, self.as_lanes, on_host)
         keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
@@ -103,9 +100,9 @@ class Learning:
     def _learning(
         self, leaves: list[Array], sums: lanes.Sums, given: tuple, t: Array, kind: int | None
     ) -> tuple[Any, lanes.Sums]:
-        update, learner = self._update, self.learner
+        update = self._update
         if kind is not None:
-            pure = functions(dataclasses.replace(learner, agent=learner.agent.timed(kind)), self.as_lanes)  # type: ignore
+            pure = functions(self.learner.kinds[kind], self.as_lanes)
             update = pure.improve if self.on_host else pure.advance
         state, measured = update(jax.tree.unflatten(self._tree, leaves), *given)
         return jax.tree.leaves(state), self._many(lanes.added, (0, 0, None))(sums, measured, t)
@@ -242,9 +239,7 @@ class Learning:
         if not self.timed:
             return self._learn(*given, None)
         if not self._kinds:
-            lowered = [self._learn.lower(*given, kind) for kind in range(self.run.agent.delay)]  # type: ignore
-            with ThreadPoolExecutor() as pool:
-                self._kinds = list(pool.map(lambda one: one.compile(), lowered))
+            self._kinds = devices.compiled(self._learn.lower(*given, k) for k in range(self.run.agent.kinds))
         return self._kinds[k % len(self._kinds)](*given)
 
     def _split(self, came: Transition) -> list[Transition]:

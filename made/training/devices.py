@@ -10,6 +10,8 @@ arrays of its own devices, and what is measured goes to all of them.
 
 import functools
 import math
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -144,6 +146,12 @@ def examiner(episodes: int, mesh: Mesh | None):
         return jax.jit(examine, compiler_options=options(1))
     to_all = NamedSharding(mesh, PartitionSpec())
     return jax.jit(examine, out_shardings=to_all, compiler_options=options(1))
+
+
+def compiled(lowered: Iterable[jax.stages.Lowered]) -> list[jax.stages.Compiled]:
+    """Several programs compiled side by side, which leaves Python free."""
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(lambda one: one.compile(), lowered))
 
 
 def options(level: int) -> dict[str, Any]:

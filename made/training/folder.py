@@ -84,21 +84,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def write_run(folder: Path, run: Mapping[str, Any]) -> None:
     """Write run.json, whole or not at all."""
-    replace(folder / RUN, json.dumps(run, indent=1) + "\n")
-
-
-def replace(path: Path, text: str) -> None:
-    """Put a text in the place of a file, so that a kill leaves the old one or the new one."""
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    saving.replace(folder / RUN, json.dumps(run, indent=1) + "\n")
 
 
 def cut_back(path: Path, update: int) -> int:
@@ -110,7 +96,7 @@ def cut_back(path: Path, update: int) -> int:
     lines = lines[: -1 if lines and not lines[-1] else None]
     kept = [line for line in lines if _update_of(line) <= update]
     if len(kept) < len(lines):
-        replace(path, "".join(line + "\n" for line in kept))
+        saving.replace(path, "".join(line + "\n" for line in kept))
     return len(kept)
 
 

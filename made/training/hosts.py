@@ -19,7 +19,7 @@ from made.run import RunState
 from made.training import devices, lanes, memory, session
 from made.training.plan import Plan
 from made.training.session import Programs, Stand
-from made.training.writers import Line, Writer
+from made.training.writers import Writer
 
 WAIT_S = 120  # for the others to come
 DEAD_S = 30  # without a sign of life from one of them, all end: JAX aborts what waits for it
@@ -131,50 +131,17 @@ def _like(numbers: Any, shape: jax.ShapeDtypeStruct) -> Any:
     return jax.random.wrap_key_data(jnp.asarray(numbers)) if devices.is_key(shape) else numbers
 
 
-class Keeper:
-    """A writer that keeps the state instead of the row: all processes gather it, and the first saves it.
-
-    It comes last, so that rows are written before the checkpoint that covers them.
-    """
-
-    def __init__(self, plan: Plan, all_of: Joined, stand: Stand, out: Path, writers: Sequence[Writer]):
-        self._plan, self._mesh, self._out, self._writers = plan, all_of.mesh, out, list(writers)
-        self._advance, self._last, self._state = all_of.programs.advance, stand.update, stand.state
-
-    def advance(self, *words: Any) -> Any:
-        """The program, whose state is remembered until its row is written."""
-        self._state, measured = self._advance(*words)
-        return self._state, measured
-
-    def write(self, lines: Sequence[Line]) -> None:
-        """Save where a checkpoint is due: the same rule as that of `session.train`."""
-        update, seconds = int(lines[0]["update"]), float(lines[0]["seconds"])
-        due, end = self._plan.checkpoint_every, self._plan.run.iterations
-        if update >= end or update // due > self._last // due:
-            state = devices.gathered(self._state, self._mesh)
-            told(lambda: session.save(self._plan, Stand(state, update, seconds), self._out, self._writers))
-        self._last = update
-
-    def sync(self) -> None:
-        """Nothing is left to write."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 def train(
     plan: Plan, all_of: Joined, stand: Stand, out: Path, writers: Sequence[Writer], show: Callable[..., None]
 ) -> Stand:
-    """`session.train` in step with the other processes; at the end the state is whole in each of them."""
-    keeper = Keeper(plan, all_of, stand, out, writers)
-    programs = all_of.programs._replace(advance=keeper.advance)
-    kept = plan._replace(checkpoint_every=plan.run.iterations + 1, checkpoint_seconds=math.inf, keep_end=False)
-    try:
-        return session.train(kept, programs, stand, out, [*writers, keeper], show)
-    except RuntimeError as error:  # the loop cannot save on an interrupt what other processes hold
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from None
-        raise
+    """`session.train` in step with the other processes: all gather the state where it is due, the first saves it."""
+
+    def keep(plan: Plan, stand: Stand, out: Path, writers: Sequence[Writer]) -> None:
+        whole = stand._replace(state=devices.gathered(stand.state, all_of.mesh))
+        told(lambda: session.save(plan, whole, out, writers))
+
+    plan = plan._replace(checkpoint_seconds=math.inf)  # by its own clock a process would gather alone, and wait
+    return session.train(plan, all_of.programs, stand, out, writers, show, keep)
 
 
 def follow(plan: Plan, all_of: Joined, stand: Stand, out: Path) -> Stand:

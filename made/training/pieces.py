@@ -4,6 +4,7 @@ A piece that was killed or ran out of time loses what came after its last checkp
 """
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -29,14 +30,22 @@ class Whole(NamedTuple):
     made_by: dict[str, Any]
 
 
-def complete(trial: Trial, seeds: Sequence[int], out: Path, on_rows: Callable[[int], None] | None = None) -> Whole:
+def complete(
+    trial: Trial,
+    seeds: Sequence[int],
+    out: Path,
+    on_rows: Callable[[int], None] | None = None,
+    until: float = math.inf,
+) -> Whole:
     """Train one configuration on some seeds to the end, in a folder, going on with what is there.
 
     Every row ends with an evaluation. `on_rows` hears how many rows were added, first those of earlier pieces.
-    `clear` removes the folder once the records are safe.
+    `clear` removes the folder once the records are safe. A piece that would not end before `until`, of
+    `time.monotonic()`, ends with a checkpoint and `OutOfTime`.
     """
     wanted = Plan(trial, tuple(seeds), trial.every, trial.iterations, trial.episodes)  # type: ignore[arg-type, attr-defined]
-    wanted = wanted._replace(checkpoint_seconds=SECONDS, keep=1, keep_end=False)
+    often = SECONDS if until == math.inf else math.inf  # a piece that knows its end saves there
+    wanted = wanted._replace(checkpoint_seconds=often, keep=1, keep_end=False, until=until)
     tell = on_rows or (lambda rows: None)
     with folder.claimed(out):
         held = folder.held(out, wanted.configuration)

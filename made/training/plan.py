@@ -35,6 +35,7 @@ class Plan(NamedTuple):
     checkpoint_seconds: float = math.inf  # also after so long, where the pace is not known beforehand
     keep: int = KEEP  # checkpoints
     keep_end: bool = True  # a checkpoint of the end too, so that a longer run can go on from it
+    until: float = math.inf  # of time.monotonic(): it stops with a checkpoint rather than begin a row that ends later
 
     @property
     def frames_per_update(self) -> int:

@@ -16,6 +16,7 @@ from made.training import checkpoint, devices, folder, lanes, memory
 from made.training.guard import Guard, demand_finite
 from made.training.plan import Plan
 from made.training.writers import Line, Writer
+from made.trial import OutOfTime
 
 __all__ = ["Programs", "Stand", "demand_finite", "prepare", "stand_of", "train"]
 
@@ -73,25 +74,47 @@ def stand_of(plan: Plan, programs: Programs, out: Path) -> Stand:
     return Stand(programs.place(state), found.update, found.seconds)
 
 
-def train(
-    plan: Plan, programs: Programs, stand: Stand, out: Path, writers: Sequence[Writer], show: Callable[..., None]
-) -> Stand:
-    """Go on from where it stands to the last update. `show` hears each row as lines, one a seed.
+def save(plan: Plan, stand: Stand, out: Path, writers: Sequence[Writer]) -> None:
+    """A checkpoint of where the run stands, after all its rows."""
+    for writer in writers:
+        writer.sync()
+    target = out / folder.CHECKPOINTS
+    target.mkdir(exist_ok=True)
+    checkpoint.save(target, stand.state, plan.configuration, stand.update, stand.seconds, plan.keep)
 
-    Rows are written before the checkpoint that covers them, so a kill at any moment loses none and doubles none.
+
+def train(
+    plan: Plan,
+    programs: Programs,
+    stand: Stand,
+    out: Path,
+    writers: Sequence[Writer],
+    show: Callable[..., None],
+    keep: Callable[..., None] = save,
+) -> Stand:
+    """Go on from where it stands to the last update. `show` hears each row as lines, one a seed; `keep` saves.
+
+    Rows are written before the checkpoint that covers them, so a kill at any moment loses none and doubles none. Where
+    the plan's time is up it saves and raises `OutOfTime`.
     """
     saved, since, guard = stand.update, stand.seconds, Guard(plan, stand.state, out)
     try:
         while stand.update < plan.run.iterations:
-            before, (stand, lines) = stand.update, row(plan, programs, stand, writers, guard)
+            began, before = time.monotonic(), stand.update
+            stand, lines = row(plan, programs, stand, writers, guard)
             show(lines)
             due = stand.update // plan.checkpoint_every > before // plan.checkpoint_every
             due |= stand.seconds - since >= plan.checkpoint_seconds
-            if plan.keep_end if stand.update >= plan.run.iterations else due:
-                saved, since = save(plan, stand, out, writers), stand.seconds
+            late = 2 * time.monotonic() - began > plan.until  # by the end of another row like this one
+            if plan.keep_end if stand.update >= plan.run.iterations else due or late:
+                keep(plan, stand, out, writers)
+                saved, since = stand.update, stand.seconds
+            if late and stand.update < plan.run.iterations:
+                raise OutOfTime(f"{stand.update:,} of {plan.run.iterations:,} updates")
     except KeyboardInterrupt:
-        if stand.update > saved and not is_spent(stand.state):
-            save(plan, stand, out, writers)
+        alone = jax.process_count() == 1  # one process cannot save what others hold, and they may not have heard
+        if alone and stand.update > saved and not is_spent(stand.state):
+            keep(plan, stand, out, writers)
         raise
     return stand
 
@@ -133,16 +156,6 @@ def lines_of(plan: Plan, scalars: dict[str, np.ndarray], stand: Stand) -> list[L
         place["seconds"] = round(stand.seconds, 3)
         lines.append({**place, **measured})
     return lines
-
-
-def save(plan: Plan, stand: Stand, out: Path, writers: Sequence[Writer]) -> int:
-    """A checkpoint of where the run stands, after all its rows; returns the update."""
-    for writer in writers:
-        writer.sync()
-    target = out / folder.CHECKPOINTS
-    target.mkdir(exist_ok=True)
-    checkpoint.save(target, stand.state, plan.configuration, stand.update, stand.seconds, plan.keep)
-    return stand.update
 
 
 def note_session(plan: Plan, out: Path, run: dict[str, Any] | None, command: str, update: int) -> None:

@@ -26,7 +26,7 @@ class Transfer:
     out: Path | None = None  # where the record goes; transfer.json in the folder unless given
 
     def main(self) -> int:
-        from made.training.folder import replace
+        from made.saving import replace
 
         record, out = self.record(), self.out or self.folder / "transfer.json"
         print(as_text(record))

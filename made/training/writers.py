@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from made.training import folder as folder_of_run
+from made import saving
 
 Line = dict[str, Any]  # seed, update, frames, seconds, and every scalar
 PLACE = ("seed", "update", "frames")  # what says where a line belongs; all else is measured
@@ -98,7 +98,7 @@ class WandB:
     def __init__(self, project: str, name: str, folder: Path, settings: Mapping[str, Any]):
         held = folder / "wandb-id"  # so that a resumed run goes on with the same page
         if not held.exists():
-            folder_of_run.replace(held, secrets.token_hex(4))
+            saving.replace(held, secrets.token_hex(4))
         about = {"project": project, "name": name, "id": held.read_text(), "resume": "allow", "dir": str(folder)}
         self._run = extra("wandb").init(**about, config=dict(settings))
 

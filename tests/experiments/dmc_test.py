@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from training.stopping import stopped
 
 from made import cli, study
 from made.bonuses.replayed import window_of
 from made.control import rendering
-from made.control.worker import Workers
 from made.control_run import ControlRun
 from made.experiments import dmc, dmc_buffer, dmc_claims, dmc_search, dmc_study
 from made.experiments.spec import Experiment
@@ -87,19 +87,10 @@ def test_a_run_of_the_host_is_stored_like_any_other_and_its_folder_removed(whole
 
 
 def test_a_killed_piece_goes_on_from_its_checkpoint_to_the_same_rows(whole, tmp_path, monkeypatch):
-    store, left, receive = Store(tmp_path / "runs"), [30], Workers.receive
-
-    def fails(self):
-        left[0] -= 1
-        if left[0] < 0:
-            raise RuntimeError("stopped by the test")
-        return receive(self)
-
-    patch = pytest.MonkeyPatch()
-    patch.setattr(Workers, "receive", fails)  # 20 actions and an evaluation of 10, then in the midst of the second row
-    with pytest.raises(RuntimeError, match="stopped"):
+    store = Store(tmp_path / "runs")
+    # 20 actions and an evaluation of 10, then in the midst of the second row
+    with pytest.raises(RuntimeError, match="stopped"), stopped(30):
         study.run([SMOKE], store)
-    patch.undo()
     (folder,) = (store.root / ".unfinished" / "dmc").iterdir()
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["000000020.safetensors"]
     again, begun = Store(store.root), []  # marked as a store, though nothing is stored yet
@@ -109,6 +100,19 @@ def test_a_killed_piece_goes_on_from_its_checkpoint_to_the_same_rows(whole, tmp_
     table, _ = study.load(SMOKE, again)
     assert table.runs("pendulum_swingup/none")[0]["provenance"]["pieces"] == 2
     assert not (store.root / ".unfinished").exists()
+
+
+def test_a_piece_whose_time_is_up_stops_with_a_checkpoint_and_the_next_goes_on(whole, tmp_path, capsys):
+    store = Store(tmp_path / "runs")
+    assert study.run([SMOKE], store, minutes=1e-3) == 0
+    assert "The time is up and 2 runs are not finished" in capsys.readouterr().out
+    (folder,) = (store.root / ".unfinished" / "dmc").iterdir()
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["000000020.safetensors"]
+    assert study.run([SMOKE], store, only=["*/none"]) == 1, "the other label is not asked for"
+    assert rows(store) == rows(whole)
+    assert study.run([SMOKE], store) == 1
+    with pytest.raises(ValueError, match=r"pendulum/none fits no .* Did you mean 'pendulum_swingup/none'"):
+        study.run([SMOKE], store, only=["pendulum/none"])
 
 
 def test_without_what_it_needs_a_run_is_one_line_before_anything_runs(monkeypatch, capsys, tmp_path):
@@ -144,7 +148,7 @@ def test_a_group_is_handed_to_the_host_once_with_all_its_seeds(tmp_path, monkeyp
     monkeypatch.setattr(rendering, "installed", lambda: True)
     store, asked, heard = Store(tmp_path), [], []
 
-    def complete(trial, seeds, out, on_rows=None):
+    def complete(trial, seeds, out, on_rows=None, until=0.0):
         asked.append((list(seeds), out.relative_to(tmp_path).parts[:2]))
         assert on_rows is not None
         on_rows(2)

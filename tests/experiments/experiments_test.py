@@ -24,7 +24,7 @@ from made.trial import Record, groups
 NAMES = list(experiments())
 
 
-def made_up(trial, seeds, out, on_rows=None) -> pieces.Whole:
+def made_up(trial, seeds, out, on_rows=None, until=0.0) -> pieces.Whole:
     """In the place of a run in processes: rows as such a run leaves them."""
     steps = np.arange(trial.every, trial.iterations + 1, trial.every)
     rows = {"step": steps, "frames": 2.0 * steps, "return": 0.1 * steps, "eval_return": 0.2 * steps}

@@ -21,7 +21,7 @@ def packed(tmp_path):
 def test_a_run_arrives_as_it_was_packed_and_once(packed, tmp_path):
     store = Store(tmp_path / "here")
     assert parcel.place(packed, JOB, ID, store)
-    assert store.has(JOB, ID) and parcel.pack(store._folder(JOB, ID)) == packed
+    assert store.has(JOB, ID) and parcel.pack(store.folder(JOB, ID)) == packed
     assert not parcel.place(packed, JOB, ID, store), "the second is not stored"
 
 

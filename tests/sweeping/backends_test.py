@@ -22,18 +22,10 @@ from made.sweeping import pool
 from made.sweeping.command import Sweep
 from made.training import memory
 
+pytestmark = pytest.mark.usefixtures("cache")  # shared by all processes
 # Twenty deterministic jobs in two programs that compile in a second each.
 SET = ("iterations=20", "every=10")
 WORDS = ["sweep", "chain", "--scale", "smoke", "--set", SET[0], "--set", SET[1], "--workers", "2", "--lanes", "10"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    """Compiled programs are shared by all processes of this file, as they are for users."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MADE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +160,7 @@ def test_lanes_stored_since_the_plan_do_not_change_the_numbers_of_the_others(qui
     groups, _ = plan(experiment("chain"), Scale.SMOKE, range(1), store := Store(tmp_path), SET, 10)
     run_group(groups[0], store)
     lost = groups[0].jobs[3]
-    folder = store._folder(lost.job, lost.id)
+    folder = store.folder(lost.job, lost.id)
     folder.rename(tmp_path / ".lost")
     outcome = run_group(groups[0], store)
     assert outcome.made == (3,) and len(outcome.had) == 9

@@ -118,7 +118,7 @@ def chain(tmp_path, monkeypatch):
 
 
 def metrics(store: Store, task: Task) -> list[bytes]:
-    return [(store._folder(p.job, p.id) / "metrics.csv").read_bytes() for p in group_of(task).jobs]
+    return [(store.folder(p.job, p.id) / "metrics.csv").read_bytes() for p in group_of(task).jobs]
 
 
 def test_where_the_store_is_not_seen_runs_come_home_as_bytes_under_claims_of_the_driver(chain, tmp_path):

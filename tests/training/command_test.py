@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -17,6 +16,7 @@ from made.training import checkpoint, folder, memory
 from made.training.command import Train
 from made.training.plan import environment
 
+pytestmark = pytest.mark.usefixtures("cache")  # the same programs are compiled again and again
 # A learner with a state worth comparing that compiles in no time.
 LOCK = ["train", "--env", "lock-H5", "--agent", "q-learning", "--bonus", "made-tabular", "--seeds", "2"]
 SMALL = [*LOCK, "--set", "n_envs=4", "--set", "unroll=8", "--every", "320", "--checkpoint-every", "960"]
@@ -25,15 +25,6 @@ SMALL = [*LOCK, "--set", "n_envs=4", "--set", "unroll=8", "--every", "320", "--c
 def call(capsys, *words) -> tuple[int, str, str]:
     code = cli.main([str(word) for word in words])
     return code, *capsys.readouterr()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    """The programs that this file compiles again and again are kept, as they are for users."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MADE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from contracts.settings import TINY, rnd
 from training.resume_test import assert_equal, go, rows
+from training.stopping import stopped
 
 from made import cli, saving
 from made.agents.rad import RAD
@@ -18,7 +19,6 @@ from made.bonuses.replayed import LastFrame, fed
 from made.control import rendering
 from made.control.simulation import Simulation
 from made.control.temperatures import TEMPERATURES, temperature
-from made.control.worker import Workers
 from made.training import checkpoint, control_run, controlled, devices, folder, session
 from made.training.command import Train
 from made.training.control_learning import Learning
@@ -54,10 +54,7 @@ def plan(agent: str) -> Plan:
 def whole(request, tmp_path_factory):
     """(plan, programs, folder, end) of a run that nothing stopped."""
     if request.param == "rad":
-        try:
-            rendering.choose()
-        except ValueError as error:  # it names the packages to install
-            pytest.skip(str(error))
+        request.getfixturevalue("drawing")
     asked, out = plan(request.param), tmp_path_factory.mktemp(request.param)
     programs = controlled.prepare(asked)
     yield asked, programs, out, go(asked, programs, out)
@@ -142,21 +139,11 @@ def test_the_replay_holds_what_the_actions_bring_about(whole):
         simulation.close()
 
 
-def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path, monkeypatch):
+def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path):
     asked, programs, out, end = whole
     error = KeyboardInterrupt if asked.run.task.pixels else RuntimeError  # type: ignore[attr-defined]
-    left, receive = [17], Workers.receive
-
-    def fails(self):
-        left[0] -= len(SEEDS) == self.n_envs  # not those of evaluations
-        if left[0] < 0:
-            raise error("stopped by the test")
-        return receive(self)
-
-    monkeypatch.setattr(Workers, "receive", fails)
-    with pytest.raises(error):
+    with pytest.raises(error), stopped(17, error, len(SEEDS)):  # not those of evaluations
         go(asked, programs, tmp_path)
-    monkeypatch.undo()
     stand = session.stand_of(asked, programs, tmp_path)
     assert stand.update == 10 and isinstance(stand.state.workers["obs"], np.ndarray)
     kinds = {x.dtype for x in stand.state.workers.values()}
@@ -166,10 +153,9 @@ def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path
     assert rows(tmp_path) == rows(out)
 
 
+@pytest.mark.parametrize("whole", ["sac"], indirect=True)
 def test_an_evaluation_plays_whole_episodes_of_its_own_by_the_mean_action(whole, monkeypatch):
     asked, programs, _, end = whole
-    if asked.run.task.pixels:  # type: ignore[attr-defined]
-        pytest.skip("told by states")
     asked_how = []
 
     def push(learners, carries, began, obs, *when, explore=True):
@@ -204,10 +190,9 @@ def test_parameters_that_are_no_numbers_stop_the_run_before_they_act(whole):
         programs.advance(None, state._replace(learners=(*state.learners[:-1], last)), 2)
 
 
+@pytest.mark.parametrize("whole", ["sac"], indirect=True)
 def test_a_process_that_dies_is_named_in_a_sentence(whole):
     asked, programs, out, _ = whole
-    if asked.run.task.pixels:  # type: ignore[attr-defined]
-        pytest.skip("the same as with states")
     state = session.stand_of(asked, programs, out).state
     beside(programs).workers._lines._processes[0].kill()
     with pytest.raises(ValueError, match=r"with seeds 0, 1 failed: .*exit code -9.* last checkpoint"):

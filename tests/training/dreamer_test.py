@@ -14,6 +14,7 @@ from contracts.settings import TINY, Walk, quick, rnd
 from PIL import Image
 from sequences_test import Listener
 from training.resume_test import Stops, assert_equal, go, rows
+from training.stopping import stopped
 
 from made import cli
 from made.agents.dreamer import Dreamer
@@ -21,7 +22,6 @@ from made.agents.dreamer_nets import Layout
 from made.bonuses import RE3, NoBonus
 from made.bonuses.replayed import fed, window_of
 from made.control.temperatures import DREAMER, dreamer_temperature
-from made.control.worker import Workers
 from made.control_run import DreamerRun
 from made.core import Space, Spec, Transition
 from made.dreaming import SequenceLearner
@@ -91,20 +91,10 @@ def test_it_learns_when_updates_are_due_and_at_no_other_time(whole):
     assert ring.tolist() == [24, 24], "every step was fresh once, eight at a time"
 
 
-def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path, monkeypatch):
+def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path):
     asked, programs, out, end = whole
-    left, receive = [21], Workers.receive
-
-    def fails(self):
-        left[0] -= len(SEEDS) == self.n_envs  # not those of evaluations
-        if left[0] < 0:
-            raise RuntimeError("stopped by the test")
-        return receive(self)
-
-    monkeypatch.setattr(Workers, "receive", fails)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError), stopped(21, n_envs=len(SEEDS)):  # not those of evaluations
         go(asked, programs, tmp_path)
-    monkeypatch.undo()
     stand = session.stand_of(asked, programs, tmp_path)
     assert stand.update == 12 and float(abs(stand.state.carries[0][0].deter).sum()) > 0
     last = go(asked, programs, tmp_path)

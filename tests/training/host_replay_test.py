@@ -11,13 +11,12 @@ from contracts.settings import TINY, rnd
 from training import dreamer_test
 from training.controlled_test import ACTIONS, FIRST, SEEDS, beside, plan, small  # noqa: F401, a fixture
 from training.resume_test import assert_equal, go, rows
+from training.stopping import stopped
 
 from made import replay, trees
 from made.agents.rad import sac
 from made.bonuses import RE3, NoBonus, Sum
 from made.bonuses.replayed import LastFrame, fed
-from made.control import rendering
-from made.control.worker import Workers
 from made.core import Space, Spec, Transition
 from made.off_policy import Learner
 from made.replay import Replay
@@ -46,10 +45,7 @@ def asking(agent: str) -> Plan:
 def whole(request, tmp_path_factory):
     """(plan, programs, folder, end) of a run with its replays on the host, which nothing stopped."""
     if request.param == "rad":
-        try:
-            rendering.choose()
-        except ValueError as error:  # it names the packages to install
-            pytest.skip(str(error))
+        request.getfixturevalue("drawing")
     asked, out = asking(request.param), tmp_path_factory.mktemp(request.param)
     programs = controlled._programs(controlled.Beside(asked, on_host=True))
     yield asked, programs, out, go(asked, programs, out)
@@ -94,23 +90,12 @@ def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(whole, tmp_path):
     assert_equal(end.state, last.state)
 
 
-def test_a_replay_in_the_middle_of_a_row_is_not_saved_and_a_run_is_the_same_twice(whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize("whole", ["sac"], indirect=True)
+def test_a_replay_in_the_middle_of_a_row_is_not_saved_and_a_run_is_the_same_twice(whole, tmp_path):
     """Before it learns no array on the device is taken over, which would tell that a row has begun."""
     asked, programs, out, end = whole
-    if asked.run.task.pixels:  # type: ignore[attr-defined]
-        pytest.skip("the same as with states")
-    left, receive = [5], Workers.receive  # in the second row, a step short of learning
-
-    def fails(self):
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt("stopped by the test")
-        return receive(self)
-
-    monkeypatch.setattr(Workers, "receive", fails)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), stopped(5, KeyboardInterrupt):  # in the second row, a step short of learning
         go(asked, programs, tmp_path)
-    monkeypatch.undo()
     assert len(rows(tmp_path)) == len(SEEDS) and not checkpoint.files(tmp_path / folder.CHECKPOINTS)
     assert_equal(end.state, go(asked, programs, tmp_path).state)
     assert rows(tmp_path) == rows(out)

@@ -1,0 +1,24 @@
+"""Control runs that are stopped in the midst of a row: the processes of their environments fail to answer."""
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from made.control.worker import Workers
+
+
+@contextlib.contextmanager
+def stopped(after: int, error: type[BaseException] = RuntimeError, n_envs: int | None = None) -> Iterator[None]:
+    """While the block runs, answers fail after so many. With `n_envs` only those of so many environments count."""
+    left, receive = [after], Workers.receive
+
+    def fails(self):
+        left[0] -= n_envs in (None, self.n_envs)
+        if left[0] < 0:
+            raise error("stopped by the test")
+        return receive(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Workers, "receive", fails)
+        yield
