@@ -3,7 +3,6 @@
 Everything takes any leading axes, channels last. Parameters are float32; products may be computed in bfloat16.
 """
 
-import math
 from typing import Any
 
 import equinox as eqx
@@ -12,10 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from made import views
+from made.agents.dreamer_filters import DOWN, UP, Filters, filters, glorot
 from made.agents.dreamer_leaves import Leaf, leaves_of, split
-
-DOWN = ((4, 1), (4, 2), (4, 4), (4, 8))  # (kernel, channels in units of `depth`) of the convolutions, stride 2
-UP = ((5, 4), (5, 2), (6, 1), (6, 0))  # of the transposed ones, 1 -> 5 -> 13 -> 30 -> 64; the last: those of the image
 
 
 class Layout(eqx.Module):
@@ -60,12 +57,6 @@ class Layout(eqx.Module):
         return self.stoch + self.deter
 
 
-def glorot(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """Uniform within sqrt(6 / (fan in + fan out)), as the layers of Dreamer v1 start; the last two axes are in, out."""
-    bound = math.sqrt(6 / (math.prod(shape[:-2]) * (shape[-2] + shape[-1])))
-    return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
-
-
 class Dense(eqx.Module):
     """x W + b."""
 
@@ -99,30 +90,6 @@ class MLP(eqx.Module):
         for layer in self.layers[:-1]:
             x = jax.nn.elu(layer(x, dtype))
         return self.layers[-1](x, dtype)
-
-
-class Filters(eqx.Module):
-    """One convolution of stride 2 without padding, or its transpose."""
-
-    weight: Float[Array, "k k i o"]
-    bias: Float[Array, " o"]
-
-    def down(self, x: Array) -> Array:
-        names = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(x, self.weight.astype(x.dtype), (2, 2), "VALID", dimension_numbers=names)
-
-    def up(self, x: Array) -> Array:
-        names = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_transpose(x, self.weight.astype(x.dtype), (2, 2), "VALID", dimension_numbers=names)
-
-
-def filters(sizes: tuple[tuple[int, int], ...], first: int, key: Key[Array, ""]) -> tuple[Filters, ...]:
-    """Convolutions of those (kernel, channels), from `first` channels on."""
-    made, keys = [], jax.random.split(key, len(sizes))
-    for (kernel, channels), k in zip(sizes, keys, strict=True):
-        made.append(Filters(glorot(k, (kernel, kernel, first, channels)), jnp.zeros(channels)))
-        first = channels
-    return tuple(made)
 
 
 class Encoder(eqx.Module):

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt8
 
-from made.agents.folded import KERNEL, STRIDES, folded, plain
 from made.core import Space, Spec
+from made.folded import KERNEL, STRIDES, folded, plain
 from made.nets import orthonormal
 
 LOG_STD = (-10.0, 2.0)

@@ -13,6 +13,7 @@ from made.bonuses.likelihood import LARGEST, SYMBOLS, Leaf, Outline, outline
 from made.bonuses.made import MADE
 from made.bonuses.released_vae import ReleasedVAE, is_image, last_frame
 from made.core import Bonus, Density, EpisodeMemory, NoMemory
+from made.folded import STRIDES, folded
 from made.learning import Fit, Learned, named
 from made.nets import MLP, ConvNet, orthogonal
 
@@ -120,20 +121,27 @@ class RandomEncoder(eqx.Module):
     def __init__(self, outline: Outline, width: int, key: Key[Array, ""]):
         k_conv, k_dense = jax.random.split(key)
         self.outline = outline
-        strides = (2, 1, 1, 1)
-        self.convolutions = ConvNet((3, 32, 32, 32, 32), key=k_conv, strides=strides) if is_image(outline) else None
+        self.convolutions = ConvNet((3, 32, 32, 32, 32), key=k_conv, strides=STRIDES) if is_image(outline) else None
         inputs = jax.eval_shape(lambda x: self._inputs(x), outline.blank()[:-1]).shape[0]
         self.dense, self.norm = eqx.nn.Linear(inputs, width, key=k_dense), eqx.nn.LayerNorm(width)
 
     def _inputs(self, kept: tuple[Array, ...]) -> Float[Array, " inputs"]:
         if self.convolutions is not None:
-            return self.convolutions(last_frame(kept[0]))
+            return self._convolved(last_frame(kept[0]))
 
         def numbers(leaf: Leaf, x: Array) -> Array:
             return jnp.clip(x, -LARGEST, LARGEST).reshape(-1) if leaf.kind == "numbers" else leaf.show(x, ())
 
         # The action, last of the leaves, is not looked at.
         return jnp.concatenate([numbers(leaf, x) for leaf, x in zip(self.outline.leaves, kept, strict=False)])
+
+    def _convolved(self, image: Float[Array, "h w c"]) -> Float[Array, " inputs"]:
+        assert self.convolutions is not None
+        if jax.default_backend() == "cpu":
+            return self.convolutions(image)
+        kernels = [layer.weight.transpose(2, 3, 1, 0) for layer in self.convolutions.layers]
+        biases = [layer.bias.reshape(-1) for layer in self.convolutions.layers]  # type: ignore[union-attr]
+        return folded(image[None], kernels, biases, image.dtype).reshape(-1)
 
     def __call__(self, obs: PyTree) -> Float[Array, " width"]:
         kept = self.outline.keep(obs, jnp.zeros(self.outline.leaves[-1].shape))[:-1]

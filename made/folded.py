@@ -1,4 +1,4 @@
-"""RAD's convolutions in the form that a GPU is fast at: four pixels as one, with four times the channels.
+"""The convolutions of RAD and of random encoders as a GPU is fast at them: from blocks of four pixels.
 
 A product of matrices is fast when both its sides are long, and 32 channels are not. So each layer answers for a block
 of 2 x 2 pixels at once: it reads the 2 x 2 blocks that their windows cover, and its kernel is the plain one, written
@@ -28,7 +28,7 @@ def plain(images: Shaped[Array, "b h w c"], weights: Weights, biases: Biases, dt
     """Convolutions 3x3 with strides 2, 1, 1, 1 and no padding, a relu after each."""
     x = images.astype(dtype)
     for weight, bias, stride in zip(weights, biases, STRIDES, strict=True):
-        x = jax.nn.relu(_convolved(x, weight, dtype, stride) + bias.astype(dtype))
+        x = relu(_convolved(x, weight, dtype, stride) + bias.astype(dtype))
     return x
 
 
@@ -39,7 +39,7 @@ def folded(images: Shaped[Array, "b h w c"], weights: Weights, biases: Biases, d
     more = [(0, n - m) for n, m in zip(room, images.shape[1:3], strict=True)]
     x = jax.vmap(lambda image: to_cells(image, 4))(jnp.pad(images, ((0, 0), *more, (0, 0)))).astype(dtype)
     for weight, bias, stride in zip(weights, biases, STRIDES, strict=True):
-        x = jax.nn.relu(_convolved(x, for_blocks(weight, stride), dtype) + jnp.tile(bias, 4).astype(dtype))
+        x = relu(_convolved(x, for_blocks(weight, stride), dtype) + jnp.tile(bias, 4).astype(dtype))
     height, width = (n - (KERNEL - 1) * (len(STRIDES) - 1) for n in sides)
     return jax.vmap(lambda blocks: to_pixels(blocks, 2))(x)[:, :height, :width]
 
@@ -52,6 +52,15 @@ def for_blocks(weight: Float[Array, "k k i o"], stride: int) -> Float[Array, "2 
     four = [jnp.pad(weight, (around(u), around(v), (0, 0), (0, 0))) for u in (0, 1) for v in (0, 1)]
     wide = jnp.stack(four, 3).reshape(2, side, 2, side, i, 4 * o)
     return wide.swapaxes(1, 2).reshape(2, 2, side**2 * i, 4 * o)
+
+
+@jax.custom_vjp
+def relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """max(x, 0), whose slope is read off what comes out: then nobody needs x, and it can be part of the convolution."""
+    return jnp.maximum(x, 0)
+
+
+relu.defvjp(lambda x: (out := relu(x), out), lambda out, slope: (jnp.where(out > 0, slope, 0),))
 
 
 def _convolved(x: Array, weight: Array, dtype: Any, stride: int = 1) -> Array:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from made.agents.folded import folded, for_blocks, plain
+from made.folded import folded, for_blocks, plain, relu
 
 CHANNELS = (9, 4, 4, 4, 4)
 
@@ -44,3 +44,9 @@ def test_the_kernel_of_a_block_is_the_plain_one_written_down_four_times():
     last = np.asarray(kernel[..., 3]).reshape(2, 2, 2, 2).swapaxes(1, 2).reshape(4, 4)
     assert np.array_equal(last, np.pad(np.arange(1.0, 10).reshape(3, 3), ((1, 0), (1, 0))))
     assert for_blocks(weight, 2).shape == (2, 2, 16, 4) and np.count_nonzero(for_blocks(weight, 2)) == 4 * 9
+
+
+def test_the_slope_of_the_relu_is_read_off_what_comes_out():
+    x = jnp.array([-2.0, 0.0, 3.0])
+    weighed = lambda f: jax.grad(lambda x: (f(x) * jnp.array([5.0, 7.0, 9.0])).sum())(x)  # noqa: E731
+    assert np.array_equal(weighed(relu), weighed(jax.nn.relu)) and np.array_equal(relu(x), [0.0, 0.0, 3.0])

@@ -1,0 +1,81 @@
+"""Dreamer's convolutions of stride 2 and their transposes, on a GPU in forms that it is fast at."""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from made.nets import to_cells, to_pixels
+
+DOWN = ((4, 1), (4, 2), (4, 4), (4, 8))  # (kernel, channels in units of `depth`) of the convolutions
+UP = ((5, 4), (5, 2), (6, 1), (6, 0))  # of the transposed ones, 1 -> 5 -> 13 -> 30 -> 64; the last: those of the image
+FEW = 8  # channels: products over fewer leave most of a GPU idle
+CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")
+
+
+class Filters(eqx.Module):
+    """One convolution of stride 2 without padding, or its transpose."""
+
+    weight: Float[Array, "k k i o"]
+    bias: Float[Array, " o"]
+
+    def down(self, x: Float[Array, "b h w i"]) -> Float[Array, "b p q o"]:
+        weight = self.weight.astype(x.dtype)
+        if jax.default_backend() != "cpu" and x.shape[-1] < FEW:
+            return from_cells(x, weight)
+        return jax.lax.conv_general_dilated(x, weight, (2, 2), "VALID", dimension_numbers=CHANNELS_LAST)
+
+    def up(self, x: Float[Array, "b h w i"]) -> Float[Array, "b p q o"]:
+        weight = self.weight.astype(x.dtype)
+        if jax.default_backend() != "cpu":
+            return spread(x, weight)
+        return jax.lax.conv_transpose(x, weight, (2, 2), "VALID", dimension_numbers=CHANNELS_LAST)
+
+
+def filters(sizes: tuple[tuple[int, int], ...], first: int, key: Key[Array, ""]) -> tuple[Filters, ...]:
+    """Convolutions of those (kernel, channels), from `first` channels on."""
+    made, keys = [], jax.random.split(key, len(sizes))
+    for (kernel, channels), k in zip(sizes, keys, strict=True):
+        made.append(Filters(glorot(k, (kernel, kernel, first, channels)), jnp.zeros(channels)))
+        first = channels
+    return tuple(made)
+
+
+def glorot(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
+    """Uniform within sqrt(6 / (fan in + fan out)), as the layers of Dreamer v1 start; the last two axes are in, out."""
+    bound = math.sqrt(6 / (math.prod(shape[:-2]) * (shape[-2] + shape[-1])))
+    return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+
+def from_cells(x: Float[Array, "b h w i"], weight: Float[Array, "k k i o"]) -> Float[Array, "b p q o"]:
+    """A convolution of stride 2, k even, as one of stride 1 on cells of 2 x 2 pixels with four times the channels."""
+    k, _, i, o = weight.shape
+    cells = jax.vmap(lambda image: to_cells(image, 2))(x)
+    kernel = weight.reshape(k // 2, 2, k // 2, 2, i, o).swapaxes(1, 2).reshape(k // 2, k // 2, 4 * i, o)
+    none, more = (0, 0), (0, -4 * i % FEW)  # channels of zeros, as the fast products need
+    cells, kernel = jnp.pad(cells, (none, none, none, more)), jnp.pad(kernel, (none, none, more, none))
+    made = jax.lax.conv_general_dilated(cells, kernel, (1, 1), "VALID", dimension_numbers=CHANNELS_LAST)
+    height, width = ((n - k) // 2 + 1 for n in x.shape[1:3])
+    return made[:, :height, :width]  # a row that hangs over an odd edge makes one too many
+
+
+def spread(x: Float[Array, "b h w i"], weight: Float[Array, "k k i o"]) -> Float[Array, "b p q o"]:
+    """A transposed convolution of stride 2 without padding, as a plain one whose four answers at a place are pixels.
+
+        out[2q + p] = sum_j f[p + 2j] x[q - j],    f the kernel turned over,    x = 0 beyond the edges
+
+    along each axis. As it is written, with zeros between the pixels, most products are with zeros. Of a single pixel
+    it is a product of matrices.
+    """
+    (k, _, i, o), (_, height, width, _) = weight.shape, x.shape
+    turned = weight[::-1, ::-1]
+    if height == width == 1:
+        return (x.reshape(-1, i) @ turned.transpose(2, 0, 1, 3).reshape(i, -1)).reshape(-1, k, k, o)
+    taps = -(-k // 2)
+    even = jnp.pad(turned, ((0, k % 2), (0, k % 2), (0, 0), (0, 0))).reshape(taps, 2, taps, 2, i, o)
+    kernel = even[::-1, :, ::-1].transpose(0, 2, 4, 1, 3, 5).reshape(taps, taps, i, 4 * o)
+    room = ((taps - 1, taps - 1),) * 2
+    made = jax.lax.conv_general_dilated(x, kernel, (1, 1), room, dimension_numbers=CHANNELS_LAST)
+    return jax.vmap(lambda image: to_pixels(image, 2))(made)[:, : 2 * height - 2 + k, : 2 * width - 2 + k]
