@@ -74,13 +74,15 @@ class Setting(NamedTuple):
 
 
 SMALL = ("none", "rnd", "re3", "made", "made-released", "rnd-at-made")
+ON_A_GPU = ("none", "rnd", "re3", "re3/printed", "made", "made-released")
+FEWEST = ("none", "re3", "made")
 BUDGETS: dict[str, dict[str, Budget]] = {
     "smoke": {"pendulum_swingup": Budget(4_000, 4_000, 2_000, ("none",), ("rnd",), ("all",))},
     "small": {"pendulum_swingup": Budget(30_000, 10_000, 2_000, SMALL, ("rnd", "re3", "made"))},
     "gpu": {
-        "pendulum_swingup": Budget(100_000, 50_000, 5_000),
-        "cartpole_swingup_sparse": Budget(200_000, 100_000, windows=()),
-        "hopper_hop": Budget(200_000, 100_000),
+        "pendulum_swingup": Budget(100_000, 50_000, 5_000, ON_A_GPU),
+        "cartpole_swingup_sparse": Budget(200_000, 100_000, methods=FEWEST, windows=()),
+        "hopper_hop": Budget(200_000, 100_000, methods=FEWEST),
     },
     "paper": {task: Budget(PAPER_STEPS, PAPER_STEPS, windowed=("made", "made-released")) for task in TASKS},
 }

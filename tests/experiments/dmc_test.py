@@ -168,9 +168,9 @@ def test_a_group_is_handed_to_the_host_once_with_all_its_seeds(tmp_path, monkeyp
 
 def test_temperatures_are_the_papers_and_re3s_own_and_the_searchs(monkeypatch, tmp_path):
     chosen = tmp_path / "chosen.json"
-    chosen.write_text(json.dumps({"gpu": {"hopper_hop": {"rnd": 0.25, "re3": 1.25}}}))
+    chosen.write_text(json.dumps({"paper": {"hopper_hop": {"rnd": 0.25, "re3": 1.25}}}))
     monkeypatch.setattr(dmc_study, "CHOSEN", chosen)
-    trials = dmc.trials(Scale.GPU)
+    trials = dmc.trials(Scale.PAPER)
     tau = lambda label: trials[label].tau.tau  # type: ignore[attr-defined]  # noqa: E731
     assert (tau("pendulum_swingup/re3"), tau("pendulum_swingup/re3/printed"), tau("hopper_hop/made")) == (
         0.25,
