@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Key, PyTree, Shaped
 from made.core import Space
 
 Activation = Callable[[Array], Array]
+CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")  # of images, kernels and answers: the order that GPUs are fast in
 SMALL = 16  # cells a side up to which an image is convolved by a product of matrices
 
 
@@ -116,8 +117,7 @@ def convolved(
     x: Float[Array, "h w c"], kernel: Float[Array, "k l c o"], stride: Sequence[int], padding: Any
 ) -> Float[Array, "i j o"]:
     """The compiler's own convolution of one image, channels last throughout: the layout that GPUs are fast in."""
-    order = ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(x[None], kernel, stride, padding, dimension_numbers=order)[0]
+    return jax.lax.conv_general_dilated(x[None], kernel, stride, padding, dimension_numbers=CHANNELS_LAST)[0]
 
 
 def windows(x: Float[Array, "h w c"], kernel: Sequence[int], stride: Sequence[int]) -> Float[Array, "i j n"]:

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from made.nets import to_cells, to_pixels
+from made.folded import spread
+from made.nets import CHANNELS_LAST, to_cells
 
 DOWN = ((4, 1), (4, 2), (4, 4), (4, 8))  # (kernel, channels in units of `depth`) of the convolutions
 UP = ((5, 4), (5, 2), (6, 1), (6, 0))  # of the transposed ones, 1 -> 5 -> 13 -> 30 -> 64; the last: those of the image
 FEW = 8  # channels: products over fewer leave most of a GPU idle
-CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")
 
 
 class Filters(eqx.Module):
@@ -59,23 +59,3 @@ def from_cells(x: Float[Array, "b h w i"], weight: Float[Array, "k k i o"]) -> F
     made = jax.lax.conv_general_dilated(cells, kernel, (1, 1), "VALID", dimension_numbers=CHANNELS_LAST)
     height, width = ((n - k) // 2 + 1 for n in x.shape[1:3])
     return made[:, :height, :width]  # a row that hangs over an odd edge makes one too many
-
-
-def spread(x: Float[Array, "b h w i"], weight: Float[Array, "k k i o"]) -> Float[Array, "b p q o"]:
-    """A transposed convolution of stride 2 without padding, as a plain one whose four answers at a place are pixels.
-
-        out[2q + p] = sum_j f[p + 2j] x[q - j],    f the kernel turned over,    x = 0 beyond the edges
-
-    along each axis. As it is written, with zeros between the pixels, most products are with zeros. Of a single pixel
-    it is a product of matrices.
-    """
-    (k, _, i, o), (_, height, width, _) = weight.shape, x.shape
-    turned = weight[::-1, ::-1]
-    if height == width == 1:
-        return (x.reshape(-1, i) @ turned.transpose(2, 0, 1, 3).reshape(i, -1)).reshape(-1, k, k, o)
-    taps = -(-k // 2)
-    even = jnp.pad(turned, ((0, k % 2), (0, k % 2), (0, 0), (0, 0))).reshape(taps, 2, taps, 2, i, o)
-    kernel = even[::-1, :, ::-1].transpose(0, 2, 4, 1, 3, 5).reshape(taps, taps, i, 4 * o)
-    room = ((taps - 1, taps - 1),) * 2
-    made = jax.lax.conv_general_dilated(x, kernel, (1, 1), room, dimension_numbers=CHANNELS_LAST)
-    return jax.vmap(lambda image: to_pixels(image, 2))(made)[:, : 2 * height - 2 + k, : 2 * width - 2 + k]
