@@ -3,6 +3,7 @@
 import multiprocessing
 import weakref
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, NoReturn
 
 from made.control.serving import Reply, Share, serve
@@ -40,17 +41,20 @@ class Lines:
         self.tell(verb, parts)
         return self.replies()
 
-    def tell(self, verb: str, parts: Sequence | None = None) -> None:
-        """Ask all, and leave the answers for `replies`."""
-        for i, line in enumerate(self._lines):
+    def tell(self, verb: str, parts: Sequence | None = None, who: Sequence[int] | None = None) -> None:
+        """Ask all, or those who are named, each with its part, and leave the answers for `replies`."""
+        for i, part in zip(self._named(who), parts or repeat(None), strict=False):
             try:
-                line.send((verb, None if parts is None else parts[i]))
+                self._lines[i].send((verb, part))
             except (BrokenPipeError, ConnectionResetError):
                 self._fail(i, self._ending(i))
 
-    def replies(self) -> list[Reply]:
+    def replies(self, who: Sequence[int] | None = None) -> list[Reply]:
         """One answer of each, in their order, whoever is done first."""
-        return [self._reply(i) for i in range(len(self._lines))]
+        return [self._reply(i) for i in self._named(who)]
+
+    def _named(self, who: Sequence[int] | None) -> Sequence[int]:
+        return range(len(self._lines)) if who is None else who
 
     def _reply(self, i: int) -> Reply:
         try:

@@ -6,7 +6,8 @@
         step = workers.receive()
 
 Environment i is the same to the bit whatever the number of processes and their timing, and `receive` gives all of them
-in the order of the seeds.
+in the order of the seeds. With `parts=2` the first half of the environments and the second can be stepped each in its
+own time, by `send(actions, 0)` and `receive(0)`: while one half is drawn, the learner attends to the other.
 """
 
 import os
@@ -42,38 +43,58 @@ class Workers:
     """One environment for each seed, spread over `processes` of them, as many as there are cores unless given.
 
     An episode that ends is begun anew in the same step. `obs` is what the policy sees now, stacked [N, h, w, 3 stack],
-    or the states [N, d]; `spec` is what an agent may know of one environment.
+    or the states [N, d]; `spec` is what an agent may know of one environment. The environments of each of `parts`,
+    which are of one size and in the order of the seeds, share no process with others.
     """
 
     def __init__(
-        self, control: Control, seeds: Sequence[int], processes: int | None = None, patience: float = PATIENCE
+        self,
+        control: Control,
+        seeds: Sequence[int],
+        processes: int | None = None,
+        patience: float = PATIENCE,
+        parts: int = 1,
     ):
-        count = min(len(seeds), os.cpu_count() or 1) if processes is None else processes
-        if not 1 <= count <= len(seeds):
+        if parts < 1 or len(seeds) % parts:
+            raise ValueError(f"{len(seeds)} seeds cannot be divided into {parts} parts of one size.")
+        most = max(parts, os.cpu_count() or 1)  # a process for each part at least
+        count = min(len(seeds), most - most % parts) if processes is None else processes
+        if not 1 <= count <= len(seeds) or count % parts:
             raise ValueError(f"{count} processes cannot share {len(seeds)} seeds: give each process at least one.")
         self.control, self.n_envs = control, len(seeds)
-        ends = np.cumsum([len(part) for part in np.array_split(np.arange(self.n_envs), count)]).tolist()
+        each = np.array_split(np.arange(self.n_envs // parts), count // parts)
+        ends = np.cumsum(parts * [len(part) for part in each]).tolist()
         self._places = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+        self._of_part = [range(i * count // parts, (i + 1) * count // parts) for i in range(parts)]
         rendering.prepare()
         drawn_by = rendering.choose() if control.pixels else os.environ.get("MUJOCO_GL", "")
         memory = Memory.of(CONTEXT, control, self.n_envs) if control.pixels else None
         self._pictures = memory.array() if memory else None
-        parts = self._split([int(seed) for seed in seeds])
-        shares = [Share(control, *one, memory, drawn_by) for one in zip(parts, self._places, strict=True)]
-        self._lines, self._sent = Lines(shares, patience), False
+        shared = self._split([int(seed) for seed in seeds])
+        shares = [Share(control, *one, memory, drawn_by) for one in zip(shared, self._places, strict=True)]
+        self._lines = Lines(shares, patience)
+        self._owed: set[int] = set()  # processes that were sent actions and not heard since
         first = self._lines.replies()
         self.spec: Spec = first[0].spec
         self._begin(first)
 
     def _begin(self, replies: list) -> None:
-        seen = self._shown("seen", replies)
+        seen = self._shown("seen", replies, slice(None))
         self.obs = frames.filled(seen, self.control.stack) if self.control.pixels else seen
 
-    def _shown(self, which: str, replies: list) -> np.ndarray:
-        """What all environments showed: copied out of the shared memory, or gathered from the replies."""
+    def _shown(self, which: str, replies: list, place: slice) -> np.ndarray:
+        """What those environments showed: copied out of the shared memory, or gathered from the replies."""
         if self._pictures is None:
             return np.concatenate([getattr(reply, which) for reply in replies])
-        return np.array(self._pictures[("frame", "seen").index(which)])
+        return np.array(self._pictures[("frame", "seen").index(which), place])
+
+    def place(self, part: int | None = None) -> slice:
+        """Which environments a part has; without one, all."""
+        who = self._who(part)
+        return slice(self._places[who[0]].start, self._places[who[-1]].stop)
+
+    def _who(self, part: int | None) -> range:
+        return range(len(self._places)) if part is None else self._of_part[part]
 
     @property
     def seen(self) -> Shaped[np.ndarray, "N ..."]:
@@ -89,31 +110,33 @@ class Workers:
         self._begin(self._lines.ask("reset", parts))
         return self.obs
 
-    def send(self, actions: Shaped[np.ndarray, "N A"]) -> None:
-        """Let every environment take its action; returns at once."""
-        self._check_idle("send")
-        actions, wanted = np.asarray(actions), (self.n_envs, *self.spec.action.shape)
+    def send(self, actions: Shaped[np.ndarray, "n A"], part: int | None = None) -> None:
+        """Let every environment, or those of a part, take its action; returns at once."""
+        who, place = self._who(part), self.place(part)
+        self._check_idle("send", who)
+        actions, wanted = np.asarray(actions), (place.stop - place.start, *self.spec.action.shape)
         if actions.shape != wanted or not np.isfinite(actions).all():
             raise ValueError(
                 f"{self.control.task} takes finite actions {list(wanted)}, got {list(actions.shape)}: {actions}."
             )
-        self._lines.tell("step", self._split(actions))
-        self._sent = True
+        ends = [self._places[i].stop - place.start for i in who]
+        self._lines.tell("step", np.split(actions, ends[:-1]), who)
+        self._owed.update(who)
 
-    def receive(self) -> Stepped:
-        """What came of the actions sent before; waits until all are done."""
-        if not self._sent:
+    def receive(self, part: int | None = None) -> Stepped:
+        """What came of the actions sent before, to all or to a part; waits until they are done."""
+        who, place = self._who(part), self.place(part)
+        if not self._owed.issuperset(who):
             raise ValueError("Workers.receive was called before send: send actions once for each receive.")
-        self._sent = False
-        replies = self._lines.replies()
+        replies = self._lines.replies(who)
+        self._owed.difference_update(who)
         reward, terminated, truncated, total = np.concatenate([reply.numbers for reply in replies], axis=1)
-        frame, seen = self._shown("frame", replies), self._shown("seen", replies)
-        ended = (terminated + truncated) > 0
+        frame, seen = self._shown("frame", replies, place), self._shown("seen", replies, place)
+        ended, now = (terminated + truncated) > 0, seen
         if self.control.pixels:
-            self.obs = frames.pushed(self.obs, seen)
-            self.obs[ended] = frames.filled(seen[ended], self.control.stack)
-        else:
-            self.obs = seen
+            now = frames.pushed(self.obs[place], seen)
+            now[ended] = frames.filled(seen[ended], self.control.stack)
+        self.obs = now if len(now) == self.n_envs else _with(self.obs, place, now)
         return Stepped(frame, seen, reward.astype(np.float32), terminated > 0, truncated > 0, total)
 
     def step(self, actions: Shaped[np.ndarray, "N A"]) -> Stepped:
@@ -153,8 +176,15 @@ class Workers:
     def _split(self, rows: Any) -> list:
         return [rows[place] for place in self._places]
 
-    def _check_idle(self, what: str) -> None:
+    def _check_idle(self, what: str, who: Sequence[int] | None = None) -> None:
         if not self._lines.open:
             raise ValueError(f"Workers.{what} was called after close, or after a process failed: make new Workers.")
-        if self._sent:
+        if self._owed if who is None else self._owed.intersection(who):
             raise ValueError(f"Workers.{what} was called between send and receive: receive first.")
+
+
+def _with(rows: np.ndarray, place: slice, some: np.ndarray) -> np.ndarray:
+    """A copy with other rows there: whoever holds the old ones keeps them."""
+    copy = rows.copy()
+    copy[place] = some
+    return copy

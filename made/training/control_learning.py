@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree, Shaped
 
-from made import trees
 from made.core import Spec, Transition
 from made.dreaming import SequenceLearner, takes_fresh
 from made.off_policy import Learner, LearnerState, functions
@@ -163,6 +162,25 @@ class Learning:
             blank = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(self.seeds), *x.shape)), blank)
         return tuple(jax.tree.map(jnp.array, blank) for _ in self._starts)
 
+    def ask(
+        self,
+        i: int,
+        learner: LearnerState | Leaves,
+        carry: PyTree,
+        began: Bool[np.ndarray, " n"],
+        obs: Shaped[np.ndarray, "n ..."],
+        *when: int,
+        explore: bool = True,
+    ) -> tuple[PyTree, Array]:
+        """(what is remembered then, actions) for what the environments of the i-th state show. Does not wait.
+
+        `when` is the number of the action; for evaluations, which have keys of their own, also that of the step.
+        """
+        call, keys = (self._act, self._acts) if explore else (self._best, self._judges)
+        apart = lambda x: x.reshape(len(self.seeds), -1, *x.shape[1:]) if self.as_lanes else x  # noqa: E731
+        fresh = apart(began) if isinstance(self.learner, SequenceLearner) else ()
+        return call(self._agent(learner), carry, fresh, apart(obs), keys[i], *[np.int32(t) for t in when])
+
     def act(
         self,
         learners: Learners,
@@ -172,19 +190,10 @@ class Learning:
         *when: int,
         explore: bool = True,
     ) -> tuple[tuple[PyTree, ...], np.ndarray]:
-        """(what is remembered then, actions) for what n environments of each seed show, those of the first seed first.
-
-        `when` is the number of the action; for evaluations, which have keys of their own, also that of the step.
-        """
-        call, keys = (self._act, self._acts) if explore else (self._best, self._judges)
-        apart = lambda x: self._parts(x.reshape(len(self.seeds), -1, *x.shape[1:]))  # noqa: E731
-        remembers, now = isinstance(self.learner, SequenceLearner), [np.int32(t) for t in when]
-        fresh = apart(began) if remembers else [()] * len(keys)
-        agents = [self._agent(one) for one in learners]
-        each = zip(agents, carries, fresh, apart(obs), keys, strict=True)
-        found = [call(*given, *now) for given in each]
-        actions = np.concatenate([np.asarray(x).reshape(-1, x.shape[-1]) for _, x in found])
-        return tuple(carry for carry, _ in found), actions
+        """The same for all states, n environments of each seed, those of the first one first, and waits."""
+        each = zip(learners, carries, *(np.split(x, len(learners)) for x in (began, obs)), strict=True)
+        found = [self.ask(i, *given, *when, explore=explore) for i, given in enumerate(each)]
+        return tuple(carry for carry, _ in found), np.concatenate([told(x) for _, x in found])
 
     def _agent(self, learner: LearnerState | Leaves) -> list[Array]:
         """The leaves of the agent, which come first in a state."""
@@ -193,19 +202,23 @@ class Learning:
         return jax.tree.leaves(learner.agent)
 
     def take(self, learners: list[Any], sums: list[Any], came: Transition, t: int) -> None:
-        """Store the t-th step, leaves [L, ...], and learn as often as is due then, which may be never. Does not wait.
+        """Store the t-th step of all states, leaves [L, ...], and learn from it."""
+        for i in range(len(learners)):
+            mine = slice(None) if self.as_lanes else slice(i, i + 1)
+            self.learn(i, learners, sums, jax.tree.map(lambda x, mine=mine: x[mine], came), t)
 
-        It leaves the states as `Leaves`, which `row` puts together again.
+    def learn(self, i: int, learners: list[Any], sums: list[Any], came: Transition, t: int) -> None:
+        """Store the t-th step of the i-th state, and learn as often as is due then, maybe never. Does not wait.
+
+        It leaves the state as `Leaves`, which `row` puts together again.
         """
         take = self._taken_on_host if self.on_host else self._taken
-        shaped = jax.tree.map(lambda x: x[:, None, None], came)  # of each seed one step of one stream
-        for i, each in enumerate(self._split(shaped)):
-            leaves = learners[i].leaves if isinstance(learners[i], Leaves) else jax.tree.leaves(learners[i])
-            leaves, sums[i] = take(i, leaves, sums[i], each, t)
-            learners[i] = Leaves(leaves)
-        if self.run.due(t + 1)[0]:
-            for shelf in self._shelves:  # while the device is busy
-                shelf.look_ahead(t + 1)
+        step = jax.tree.map(lambda x: x[:, None, None] if self.as_lanes else x[:, None], came)  # of one stream
+        leaves = learners[i].leaves if isinstance(learners[i], Leaves) else jax.tree.leaves(learners[i])
+        leaves, sums[i] = take(i, leaves, sums[i], step, t)
+        learners[i] = Leaves(leaves)
+        if self.on_host and self.run.due(t + 1)[0]:
+            self._shelves[i].look_ahead(t + 1)  # while the device is busy
 
     def _taken(self, i: int, leaves: list[Array], sums: Any, came: Transition, t: int) -> tuple[list[Array], Any]:
         """A step of the i-th state, whose replay is on the device."""
@@ -242,9 +255,6 @@ class Learning:
             self._kinds = devices.compiled(self._learn.lower(*given, k) for k in range(self.run.agent.kinds))
         return self._kinds[k % len(self._kinds)](*given)
 
-    def _split(self, came: Transition) -> list[Transition]:
-        return [came] if self.as_lanes else [trees.index(came, i) for i in range(len(self.seeds))]
-
     def _nothing(self, leaves: list[Array], *given: Any) -> lanes.Sums:
         """Sums of zero, in arrays of their own, to be donated."""
         if self._measured is None:
@@ -267,6 +277,11 @@ class Learning:
         if "bonus_strength" in scalars:  # episodes here are all of full length
             scalars["intrinsic_return"] = scalars["bonus_strength"]
         return scalars, bad
+
+
+def told(actions: Array | np.ndarray) -> np.ndarray:
+    """Actions [n, A] of all environments that were asked for, once they are there."""
+    return np.asarray(actions).reshape(-1, actions.shape[-1])
 
 
 def _apart(state: LearnerState) -> LearnerState:

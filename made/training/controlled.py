@@ -2,9 +2,10 @@
 
     t:   act on what is seen  ->  send  ->  learn from step t - 1  ->  receive step t
 
-The update overlaps physics and drawing, and the order of events is the same whoever is done first. So the agent that
-acts at step t has learnt from the steps up to t - 2. What came last and is not learnt from yet belongs to the state,
-as do the replay and the environments, so that a run goes on from a checkpoint to the bit.
+The update overlaps physics and drawing, and the order of events is the same whoever is done first; seeds take turns
+(`made.training.turns`). So the agent that acts at step t has learnt from the steps up to t - 2. What came last and is
+not learnt from yet belongs to the state, as do the replay and the environments, so that a run goes on from a checkpoint
+to the bit.
 """
 
 import contextlib
@@ -28,9 +29,10 @@ from made.training.control_learning import Learning
 from made.training.control_run import ControlRun, DreamerRun
 from made.training.hosted import seed_for
 from made.training.plan import Plan
-from made.training.session import Programs, demand_finite
+from made.training.session import Programs
+from made.training.turns import Walk, played
 
-_AT_RANDOM, _JUDGED = 0x72616E64, 0x6A756467  # set the seeds of first actions and of evaluations apart from training
+_JUDGED = 0x6A756467  # sets the seeds of evaluations apart from those of training
 
 
 class ControlState(NamedTuple):
@@ -161,7 +163,8 @@ class Beside:
         """One environment for each seed, begun where there are none."""
         if self._training is None:
             with _told():
-                self._training = Workers(self.task, self.plan.seeds)
+                parts = len(self.plan.seeds) if self.task.pixels else 1
+                self._training = Workers(self.task, self.plan.seeds, parts=parts)
         return self._training  # type: ignore
 
     def close(self) -> None:
@@ -211,39 +214,13 @@ class Beside:
         begins, workers, learning = int(state.k), self.workers, self.learning
         if begins != self.at:
             workers.load(state.workers)
-        learners, came, age, carries = learning.opened(state.learners), state.came, state.age.copy(), state.carries
-        sums: list[Any] = [None] * len(learners)
-        tally = Tally(len(self.plan.seeds))
-        for t in range(begins, begins + n):
-            seen, (carries, actions) = workers.seen, self._actions(learners, carries, age == 0, t)
-            workers.send(actions)
-            if t:
-                learning.take(learners, sums, came, t)
-            step = workers.receive()
-            came = Transition(seen, actions, step.reward, step.frame, step.terminated, step.truncated)  # type: ignore
-            age += 1
-            ended = step.terminated | step.truncated
-            tally.add(ended, step.total, age * self.run.unroll)
-            age[ended] = 0
+        walk = Walk(self.plan, learning, workers, learning.opened(state.learners), state.came, state.age, state.carries)
+        walk.go(begins, n)
         self.at = begins + n
-        scalars, bad = learning.row(learners, sums, self.at)
-        learnt = learning.closed(learners)
-        after = ControlState(learnt, workers.save(), came, age, np.asarray(self.at, np.int64), carries)
-        return after, lanes.Row({**tally.means(), **scalars}, bad)  # type: ignore
-
-    def _actions(
-        self, learners: list[LearnerState], carries: tuple[PyTree, ...], began: np.ndarray, t: int
-    ) -> tuple[tuple[PyTree, ...], np.ndarray]:
-        """At random before learning begins, then the agents' own."""
-        if t < self.run.seed_steps:
-            shape = self.workers.spec.action.shape
-            draw = lambda seed: np.random.default_rng((seed, t, _AT_RANDOM)).uniform(-1, 1, shape)  # noqa: E731
-            return carries, np.stack([draw(seed) for seed in self.plan.seeds]).astype(np.float32)
-        carries, actions = self.learning.act(learners, carries, began, self.workers.obs, t)
-        if not np.isfinite(actions).all():
-            wrong = ~np.isfinite(actions).all(-1)
-            demand_finite(self.plan, np.where(wrong, t, lanes.GOOD))
-        return carries, actions
+        scalars, bad = learning.row(walk.learners, walk.sums, self.at)
+        learnt, carries = learning.closed(walk.learners), tuple(walk.carries)
+        after = ControlState(learnt, workers.save(), walk.came, walk.age, np.asarray(self.at, np.int64), carries)
+        return after, lanes.Row({**walk.tally.means(), **scalars}, bad)  # type: ignore
 
     def examine(self, run: Any, state: ControlState, seeds: PyTree) -> Metrics:
         """Whole episodes of each seed by the mean action, in environments of their own: `lanes.examine` for control."""
@@ -251,38 +228,11 @@ class Beside:
         k, each = int(state.k), range(self.plan.episodes)
         starts = [seed_for(seed, k, _JUDGED, i) for seed in self.plan.seeds for i in each]
         with self._whole():
-            self._judge = judge = self._judge or Workers(self.task, starts)
+            self._judge = judge = self._judge or Workers(self.task, starts, parts=len(state.learners))
             judge.reset(starts)
-            totals, began = np.full(len(starts), np.nan), np.ones(len(starts), bool)
-            carries = self.learning.carries(self.plan.episodes)
-            for i in range(self.task.horizon):
-                carries, actions = self.learning.act(state.learners, carries, began, judge.obs, k, i, explore=False)
-                step = judge.step(actions)
-                began = step.terminated | step.truncated
-                ended = began & np.isnan(totals)
-                totals[ended] = step.total[ended]
-                if not np.isnan(totals).any():
-                    break
+            totals = played(self.learning, state.learners, judge, self.plan.episodes, self.task.horizon, k)
         count = np.full(len(self.plan.seeds), self.plan.episodes, float)
         return {"eval_return": totals.reshape(-1, self.plan.episodes).mean(1), "eval_episodes": count}  # type: ignore[dict-item]
-
-
-class Tally:
-    """The episodes that ended in a row."""
-
-    def __init__(self, seeds: int):
-        self.count, self.total, self.length = np.zeros((3, seeds))
-
-    def add(self, ended: np.ndarray, total: np.ndarray, length: np.ndarray) -> None:
-        """One step more."""
-        self.count += ended
-        self.total += np.where(ended, total, 0.0)
-        self.length += np.where(ended, length, 0)
-
-    def means(self) -> dict[str, Any]:
-        """What they came to; NaN where none ended. Lengths are in steps of the environment."""
-        some = np.where(self.count > 0, self.count, np.nan)
-        return {"return": self.total / some, "length": self.length / some, "episodes": self.count}
 
 
 @contextlib.contextmanager

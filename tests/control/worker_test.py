@@ -68,6 +68,32 @@ def test_others_go_on_to_the_bit_from_what_was_saved(workers, others):
         assert np.array_equal(others.obs, workers.obs)
 
 
+def test_parts_are_stepped_each_in_its_own_time_and_are_the_same(workers, drawn):
+    workers.reset(SEEDS)
+    moves = actions(6)
+    with Workers(PIXELS, SEEDS, parts=3) as apart:
+        assert [apart.place(part) for part in range(3)] == [slice(0, 1), slice(1, 2), slice(2, 3)]
+        for t, move in enumerate(moves):
+            for part in (2, 0, 1):  # the others are still being drawn
+                if t:
+                    held = apart.obs
+                    kept, step = held.copy(), apart.receive(part)
+                    assert np.array_equal(held, kept), "what was seen before stays as it was"
+                    same = [np.array_equal(x, y[part : part + 1]) for x, y in zip(step, whole, strict=True)]
+                    assert all(same) and np.array_equal(apart.obs[part], workers.obs[part])
+                apart.send(move[part : part + 1], part)
+            with pytest.raises(ValueError, match="between send and receive: receive first"):
+                apart.send(move[:1], 0)
+            whole = workers.step(move)
+        assert np.array_equal(apart.receive().frame, whole.frame), "all parts at once"
+        with pytest.raises(ValueError, match="receive was called before send"):
+            apart.receive(1)
+        with pytest.raises(ValueError, match=r"takes finite actions \[1, 1\], got \[3, 1\]"):
+            apart.send(moves[0], 1)
+    with pytest.raises(ValueError, match="3 seeds cannot be divided into 2 parts"):
+        Workers(PIXELS, SEEDS, parts=2)
+
+
 def test_what_was_received_stays_and_the_order_of_calls_is_kept(workers):
     workers.reset(SEEDS)
     with pytest.raises(ValueError, match="receive was called before send"):

@@ -19,7 +19,7 @@ from made.bonuses.replayed import LastFrame, fed
 from made.control import rendering
 from made.control.simulation import Simulation
 from made.control.temperatures import TEMPERATURES, temperature
-from made.training import checkpoint, control_run, controlled, devices, folder, session
+from made.training import checkpoint, control_run, controlled, devices, folder, session, turns
 from made.training.command import Train
 from made.training.control_learning import Learning
 from made.training.plan import Plan
@@ -117,8 +117,7 @@ def test_the_replay_holds_what_the_actions_bring_about(whole):
         assert taken == ACTIONS - 1
         actions, frames = held.steps.action[0, :taken], held.frames[0]
         at_random = [
-            np.random.default_rng((seed, t, controlled._AT_RANDOM)).uniform(-1, 1, 1).astype(np.float32)
-            for t in range(taken)
+            np.random.default_rng((seed, t, turns.AT_RANDOM)).uniform(-1, 1, 1).astype(np.float32) for t in range(taken)
         ]
         same = np.isclose(actions, at_random).all(-1)
         assert same[:FIRST].all() and not same[FIRST:].any(), "at random first, then not"
@@ -153,16 +152,25 @@ def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path
     assert rows(tmp_path) == rows(out)
 
 
+@pytest.mark.parametrize("whole", ["rad"], indirect=True)
+def test_a_seed_that_takes_turns_with_others_is_the_same_alone(whole, tmp_path):
+    asked, _, out, _ = whole
+    alone = asked._replace(seeds=SEEDS[1:])
+    with controlled.prepared(alone) as programs:
+        go(alone, programs, tmp_path)
+    assert rows(tmp_path) == [line for line in rows(out) if line["seed"] == SEEDS[1]]
+
+
 @pytest.mark.parametrize("whole", ["sac"], indirect=True)
 def test_an_evaluation_plays_whole_episodes_of_its_own_by_the_mean_action(whole, monkeypatch):
     asked, programs, _, end = whole
     asked_how = []
 
-    def push(learners, carries, began, obs, *when, explore=True):
+    def push(i, learner, carry, began, obs, *when, explore=True):
         asked_how.append(explore)
-        return carries, np.full((len(obs), 1), 0.9, np.float32)
+        return carry, np.full((len(obs), 1), 0.9, np.float32)
 
-    monkeypatch.setattr(beside(programs).learning, "act", push)
+    monkeypatch.setattr(beside(programs).learning, "ask", push)
     before = saving.flat(end.state.workers)
     found = programs.examine(None, end.state, None)
     assert not any(asked_how) and len(asked_how) == 10

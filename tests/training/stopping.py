@@ -10,14 +10,14 @@ from made.control.worker import Workers
 
 @contextlib.contextmanager
 def stopped(after: int, error: type[BaseException] = RuntimeError, n_envs: int | None = None) -> Iterator[None]:
-    """While the block runs, answers fail after so many. With `n_envs` only those of so many environments count."""
+    """While the block runs, answers fail after so many steps. With `n_envs` those of so many environments count."""
     left, receive = [after], Workers.receive
 
-    def fails(self):
-        left[0] -= n_envs in (None, self.n_envs)
+    def fails(self, part=None):
+        left[0] -= n_envs in (None, self.n_envs) and not part  # the first part of a step stands for all
         if left[0] < 0:
             raise error("stopped by the test")
-        return receive(self)
+        return receive(self, part)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Workers, "receive", fails)
