@@ -161,6 +161,18 @@ def test_an_interrupted_run_leaves_the_store_readable_and_the_next_goes_on(tmp_p
     assert f"{stored} runs are stored already" in out or stored == 24
 
 
+def test_a_benchmark_says_what_it_has_measured_before_it_ends(monkeypatch, capsys):
+    def measures():
+        yield Measure("first", 1234.5, "ms", None, None, "", None, "here")
+        assert capsys.readouterr().err == "first: 1,234 ms\n"
+        yield Measure("second", 2.0, "ms", None, None, "", None, "here")
+
+    monkeypatch.setitem(BENCHES, "two", measures)
+    assert cli.main(["bench", "two", "--json"]) == 0
+    said = capsys.readouterr()
+    assert [row["name"] for row in json.loads(said.out)] == ["first", "second"] and said.err == "second: 2 ms\n"
+
+
 def test_benchmarks_print_a_table_and_have_a_stable_form():
     row = Measure("a", 2.0, "s", 1.0, 0.5, "at most 3 s", True, "a machine")
     assert list(row._asdict()) == ["name", "value", "unit", "baseline", "ratio", "goal", "met", "device"]

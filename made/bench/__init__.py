@@ -71,12 +71,17 @@ BENCHES: dict[str, Callable[[], Iterator[Measure]]] = {
 }
 
 
-def run(name: str | None) -> list[Measure]:
-    """Every measure of a benchmark, or of all of them."""
+def run(name: str | None, tell: Callable[[Measure], None] = lambda measure: None) -> list[Measure]:
+    """Every measure of a benchmark, or of all of them; `tell` hears each as soon as it is there."""
     if name is not None and name not in BENCHES:
         raise ValueError(f"There is no benchmark {name!r}.{suggest(name, list(BENCHES))}")
     chosen = BENCHES if name is None else {name: BENCHES[name]}
-    return [measure for measures in chosen.values() for measure in measures()]
+    found: list[Measure] = []
+    for measures in chosen.values():
+        for measure in measures():
+            found.append(measure)
+            tell(measure)
+    return found
 
 
 def as_text(measured: list[Measure]) -> str:

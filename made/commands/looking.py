@@ -66,7 +66,8 @@ class Bench:
     def main(self) -> int:
         from made import bench
 
-        measured = bench.run(self.name)
+        said = lambda row: print(f"{row.name}: {row.value:,.4g} {row.unit}", file=sys.stderr, flush=True)  # noqa: E731
+        measured = bench.run(self.name, said)  # some take minutes: what is measured is not lost with what is not
         print(json.dumps([row._asdict() for row in measured], indent=1) if self.json else bench.as_text(measured))
         return 0
 
