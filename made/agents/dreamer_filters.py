@@ -1,4 +1,4 @@
-"""Dreamer's convolutions of stride 2 and their transposes, on a GPU in forms that it is fast at."""
+"""Dreamer's convolutions of stride 2 and their transposes, in forms that are fast."""
 
 import math
 
@@ -28,10 +28,11 @@ class Filters(eqx.Module):
         return jax.lax.conv_general_dilated(x, weight, (2, 2), "VALID", dimension_numbers=CHANNELS_LAST)
 
     def up(self, x: Float[Array, "b h w i"]) -> Float[Array, "b p q o"]:
-        weight = self.weight.astype(x.dtype)
-        if jax.default_backend() != "cpu":
-            return spread(x, weight)
-        return jax.lax.conv_transpose(x, weight, (2, 2), "VALID", dimension_numbers=CHANNELS_LAST)
+        return spread(x, self.weight.astype(x.dtype))
+
+    def biased(self, x: Float[Array, "b p q o"]) -> Float[Array, "b p q o"]:
+        """x with the bias added to it."""
+        return with_bias(x, self.bias) if self.bias.size < FEW else x + self.bias.astype(x.dtype)
 
 
 def filters(sizes: tuple[tuple[int, int], ...], first: int, key: Key[Array, ""]) -> tuple[Filters, ...]:
@@ -47,6 +48,25 @@ def glorot(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
     """Uniform within sqrt(6 / (fan in + fan out)), as the layers of Dreamer v1 start; the last two axes are in, out."""
     bound = math.sqrt(6 / (math.prod(shape[:-2]) * (shape[-2] + shape[-1])))
     return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+
+@jax.custom_vjp
+def with_bias(x: Float[Array, "b h w o"], bias: Float[Array, " o"]) -> Float[Array, "b h w o"]:
+    """x + bias, for few channels: the slope of the bias is summed over rows of w * o numbers, and then within the row.
+
+    Sums down o columns leave a GPU idle: 0.94 ms for 2,550 images of 64 x 64 x 3 on an H200.
+    """
+    return x + bias.astype(x.dtype)
+
+
+def _slopes_with_bias(bias: Float[Array, " o"], slope: Float[Array, "b h w o"]) -> tuple[Array, Array]:
+    width, o = slope.shape[2:]
+    row = slope.reshape(-1, width * o).sum(0, dtype=bias.dtype)  # in float32, whatever the products are in
+    row = jax.lax.optimization_barrier(row)  # else the compiler makes one sum of the two
+    return slope, row.reshape(width, o).sum(0)
+
+
+with_bias.defvjp(lambda x, bias: (with_bias(x, bias), bias), _slopes_with_bias)
 
 
 def from_cells(x: Float[Array, "b h w i"], weight: Float[Array, "k k i o"]) -> Float[Array, "b p q o"]:

@@ -170,7 +170,7 @@ class Decoder(eqx.Module):
         dtype = self.layout.dtype
         x = start(features, dtype).reshape(-1, 1, 1, start.bias.size).astype(dtype)
         for layer in stack:
-            x = layer.up(x) + layer.bias.astype(dtype)
+            x = layer.biased(layer.up(x))
             x = x if layer is stack[-1] else jax.nn.relu(x)
         return x.reshape(*features.shape[:-1], *x.shape[1:]).astype(jnp.float32)
 

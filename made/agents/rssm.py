@@ -22,6 +22,10 @@ from made.agents.dreamer_nets import MLP, Dense, Layout, dense
 from made.nets import orthonormal
 
 LEAST = 0.1  # deviation of a latent
+# Steps in one pass of a loop, on a GPU: each pass begins with the host and with copies. On an H200 five at a time took
+# an update from 37.7 to 34 ms.
+WATCHED_AT_A_TIME = 5  # of those that are told what is seen
+IMAGINED_AT_A_TIME = 5  # of those that are not
 
 
 class Normal(NamedTuple):
@@ -130,7 +134,7 @@ class RSSM(eqx.Module):
             return latent, (latent, posterior)
 
         known = (starts, fresh, of_action(actions, dtype), of_embed(embeds, dtype), noise)
-        _, (latent, posterior) = jax.lax.scan(step, trees.index(starts, 0), known)
+        _, (latent, posterior) = _scanned(step, trees.index(starts, 0), known, WATCHED_AT_A_TIME)
         return Observed(latent, posterior, self.expected(latent.deter))
 
     def imagine(self, start: Latent, policy: Callable, horizon: int, key: Key[Array, ""]) -> tuple[Latent, PyTree]:
@@ -145,7 +149,7 @@ class RSSM(eqx.Module):
             latent = self.ahead(before, action, jax.random.normal(k_noise, before.stoch.shape))
             return latent, (latent, more)
 
-        return jax.lax.scan(step, start, jax.random.split(key, horizon))[1]
+        return _scanned(step, start, jax.random.split(key, horizon), IMAGINED_AT_A_TIME)[1]
 
     def follow(self, start: Latent, actions: Float[Array, "T B a"], noise: Float[Array, "T B s"]) -> Latent:
         """The states that those actions lead to, none of them seen: an open-loop prediction."""
@@ -154,7 +158,7 @@ class RSSM(eqx.Module):
             latent = self.ahead(before, *x)
             return latent, latent
 
-        return jax.lax.scan(step, start, (actions, noise))[1]
+        return _scanned(step, start, (actions, noise), IMAGINED_AT_A_TIME)[1]
 
     def _carried(self, of_state: Dense, before: Latent, pushed: Float[Array, "*b h"]) -> Float[Array, "*b d"]:
         """h_t, from the state before and the action's share of the first layer."""
@@ -170,6 +174,13 @@ class RSSM(eqx.Module):
         """q(z | h, e), from the observation's share of its first layer."""
         x = jax.nn.elu(of_deter(deter, self.layout.dtype) + seen)
         return normal(self.posterior(x, self.layout.dtype))
+
+
+def _scanned(step: Callable, start: Latent, given: PyTree, at_a_time: int) -> tuple[Latent, PyTree]:
+    """A scan with so many steps in a pass; on a CPU one, since there it is the compiling that takes the time."""
+    length = jax.tree.leaves(given)[0].shape[0]
+    unroll = 1 if jax.default_backend() == "cpu" else max(1, min(at_a_time, length))
+    return jax.lax.scan(step, start, given, unroll=unroll)
 
 
 def normal(numbers: Float[Array, "*b 2s"]) -> Normal:

@@ -7,6 +7,7 @@ import pytest
 from contracts.settings import quick
 
 from made import trees
+from made.agents import rssm
 from made.agents.dreamer_nets import Layout
 from made.agents.rssm import RSSM, Latent, Normal, kl
 
@@ -142,6 +143,34 @@ def test_imagination_is_its_steps_and_an_open_loop_follows_its_actions(model):
         actions.append(action)
         noises.append(noise)
     assert close(compiled(model.follow)(start, jnp.stack(actions), jnp.stack(noises)), imagined)
+
+
+def test_steps_that_share_a_pass_of_the_loop_give_the_same_states_and_slopes(model, monkeypatch):
+    """Five of seven, and of three: a pass that is not full, and a loop that is shorter than one."""
+    fresh, actions, noise = np.zeros((T, B), bool), real(T, B, ACTIONS), real(T, B, 3, seed=8)
+    fresh[0], fresh[3, 1] = True, True
+    given = state(T, B), fresh, actions, real(T, B, EMBEDDING, seed=7), noise
+
+    def found(model):
+        policy = lambda features, key: (jnp.tanh(features[:, :ACTIONS]), features.sum(-1))  # noqa: E731
+        ways = model.observe(*given), model.imagine(state(B), policy, 3, jax.random.key(3))
+        answers = (*ways, model.follow(state(B), actions, noise))
+        return sum((x**2).sum() for x in jax.tree.leaves(answers)), answers
+
+    def scans(backend: str):
+        monkeypatch.setattr(jax, "default_backend", lambda: backend)
+        program = jax.make_jaxpr(lambda model: found(model)[1])(model)
+        return [one.params["unroll"] for one in program.eqns if one.primitive.name == "scan"]
+
+    assert scans("cpu") == [1, 1, 1] and scans("gpu") == [5, 3, 5]
+    shared = quick(lambda model: jax.grad(found, has_aux=True)(model))(model)
+    monkeypatch.setattr(rssm, "WATCHED_AT_A_TIME", 2)
+    monkeypatch.setattr(rssm, "IMAGINED_AT_A_TIME", 1)
+    assert scans("gpu") == [2, 1, 1]
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    alone = quick(lambda model: jax.grad(found, has_aux=True)(model))(model)
+    for one, other in zip(*(jax.tree.leaves(x) for x in (shared, alone)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_gradients_reach_a_policy_by_its_actions_and_not_by_what_it_looked_at(model):
