@@ -165,14 +165,7 @@ class Dreamer(Agent):
     ) -> tuple[Float[Array, ""], tuple[Dreamt, Metrics]]:
         """Minus the return that the actor earns in imagination; states that a task ended in do not count."""
         world = state.world
-
-        def policy(features: Float[Array, "n f"], key: Key[Array, ""]) -> tuple[Array, tuple[Array, ...]]:
-            k_act, k_entropy = jax.random.split(key)
-            of = actor(features)
-            action = of.sample(k_act)
-            return action, (action, of.score(action), of.entropy(k_entropy))
-
-        latents, (actions, scores, entropy) = world.rssm.imagine(start, policy, self.horizon, key)
+        latents, (actions, scores, entropy) = world.rssm.imagine(start, Acting(actor), self.horizon, key)
         features = latents.features
         reward, discounts = world.reward(features), world.discounts(features, self.discount)
         if self.curiosity is not None:
@@ -195,6 +188,18 @@ class Dreamer(Agent):
         """The squared error of the value in imagination; only the value learns from it."""
         values = value(dreamt.features, self.layout.dtype)[..., 0]
         return (dreamt.weights * 0.5 * (values - dreamt.returns) ** 2).mean()
+
+
+class Acting(eqx.Module):
+    """A policy in imagination: (action, (action, its log-probability, the entropy)) at states."""
+
+    actor: Actor
+
+    def __call__(self, features: Float[Array, "n f"], key: Key[Array, ""]) -> tuple[Array, tuple[Array, ...]]:
+        k_act, k_entropy = jax.random.split(key)
+        policy = self.actor(features)
+        action = policy.sample(k_act)
+        return action, (action, policy.score(action), policy.entropy(k_entropy))
 
 
 def lambda_returns(

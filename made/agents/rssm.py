@@ -10,7 +10,7 @@ Deviations are softplus + 0.1. The state before an episode's first observation i
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from made import trees
 from made.agents.dreamer_nets import MLP, Dense, Layout, dense
+from made.agents.looped import Parts, looped
 from made.nets import orthonormal
 
 LEAST = 0.1  # deviation of a latent
@@ -126,30 +127,38 @@ class RSSM(eqx.Module):
         dtype, (of_state, of_action) = self.layout.dtype, self.inputs.split(self.layout.stoch)
         of_deter, of_embed = self.joined.split(self.layout.deter)
 
-        def step(before: Latent, x):
+        def step(layers: Parts, _: None, before: Latent, x: tuple) -> tuple[Latent, tuple[Latent, Normal]]:
             start, fresh, pushed, seen, noise = x
-            deter = self._carried(of_state, trees.where(fresh, start, before), pushed)
-            posterior = self._judged(of_deter, deter, seen)
+            deter = carried(layers[:3], trees.where(fresh, start, before), pushed)
+            posterior = judged(layers[3:], deter, seen)
             latent = Latent(deter, drawn(posterior, noise))
             return latent, (latent, posterior)
 
+        layers = self._typed(of_state, self.gates, self.mixed, of_deter, self.posterior)
         known = (starts, fresh, of_action(actions, dtype), of_embed(embeds, dtype), noise)
-        _, (latent, posterior) = _scanned(step, trees.index(starts, 0), known, WATCHED_AT_A_TIME)
+        passes = at_a_time(fresh.shape[0], WATCHED_AT_A_TIME)
+        latent, posterior = looped(step, passes, layers, None, trees.index(starts, 0), known)[1]  # type: ignore[index]
         return Observed(latent, posterior, self.expected(latent.deter))
 
     def imagine(self, start: Latent, policy: Callable, horizon: int, key: Key[Array, ""]) -> tuple[Latent, PyTree]:
         """`horizon` steps on its own from states [B]: (the states after each action, [H, B], what the policy added).
 
-        policy(features, key) -> (actions, anything). No gradient reaches the policy by way of what it looked at.
+        policy(features, key) -> (action, more) must be a pytree, such as a module. It is shown features without a
+        gradient; the gradient of what follows reaches it by way of its actions, and the model gets none.
         """
 
-        def step(before: Latent, key):
-            k_act, k_noise = jax.random.split(key)
-            action, more = policy(jax.lax.stop_gradient(before.features), k_act)
-            latent = self.ahead(before, action, jax.random.normal(k_noise, before.stoch.shape))
+        def step(parts: Parts, model: RSSM, before: Latent, x: tuple) -> tuple[Latent, tuple[Latent, PyTree]]:
+            key, noise = x
+            action, more = parts[0](jax.lax.stop_gradient(before.features), key)
+            latent = model.ahead(before, action, noise)
             return latent, (latent, more)
 
-        return _scanned(step, start, jax.random.split(key, horizon), IMAGINED_AT_A_TIME)[1]
+        passes, keys = (
+            at_a_time(horizon, IMAGINED_AT_A_TIME),
+            jax.vmap(jax.random.split)(jax.random.split(key, horizon)),
+        )
+        noise = jax.vmap(lambda key: jax.random.normal(key, start.stoch.shape))(keys[:, 1])
+        return looped(step, passes, (policy,), self, start, (keys[:, 0], noise))[1]  # type: ignore[index]
 
     def follow(self, start: Latent, actions: Float[Array, "T B a"], noise: Float[Array, "T B s"]) -> Latent:
         """The states that those actions lead to, none of them seen: an open-loop prediction."""
@@ -158,29 +167,47 @@ class RSSM(eqx.Module):
             latent = self.ahead(before, *x)
             return latent, latent
 
-        return _scanned(step, start, (actions, noise), IMAGINED_AT_A_TIME)[1]
+        passes = at_a_time(noise.shape[0], IMAGINED_AT_A_TIME)
+        return jax.lax.scan(step, start, (actions, noise), unroll=passes)[1]
 
     def _carried(self, of_state: Dense, before: Latent, pushed: Float[Array, "*b h"]) -> Float[Array, "*b d"]:
-        """h_t, from the state before and the action's share of the first layer."""
-        dtype = self.layout.dtype
-        x = jax.nn.elu(of_state(before.stoch, dtype) + pushed)
-        (r, u, n), (r_h, u_h, n_h) = (
-            jnp.split(gates, 3, -1) for gates in (self.gates(x, dtype), self.mixed(before.deter, dtype))
-        )
-        keep = jax.nn.sigmoid(u + u_h)
-        return keep * before.deter + (1 - keep) * jnp.tanh(n + jax.nn.sigmoid(r + r_h) * n_h)
+        return carried(self._typed(of_state, self.gates, self.mixed), before, pushed)
 
     def _judged(self, of_deter: Dense, deter: Float[Array, "*b d"], seen: Float[Array, "*b h"]) -> Normal:
-        """q(z | h, e), from the observation's share of its first layer."""
-        x = jax.nn.elu(of_deter(deter, self.layout.dtype) + seen)
-        return normal(self.posterior(x, self.layout.dtype))
+        return judged(self._typed(of_deter, self.posterior), deter, seen)
+
+    def _typed(self, *layers: Dense) -> tuple["Typed", ...]:
+        return tuple(Typed(layer, self.layout.dtype) for layer in layers)
 
 
-def _scanned(step: Callable, start: Latent, given: PyTree, at_a_time: int) -> tuple[Latent, PyTree]:
-    """A scan with so many steps in a pass; on a CPU one, since there it is the compiling that takes the time."""
-    length = jax.tree.leaves(given)[0].shape[0]
-    unroll = 1 if jax.default_backend() == "cpu" else max(1, min(at_a_time, length))
-    return jax.lax.scan(step, start, given, unroll=unroll)
+class Typed(eqx.Module):
+    """A layer that knows what its product is computed in."""
+
+    layer: Dense
+    dtype: Any = eqx.field(static=True)
+
+    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
+        return self.layer(x, self.dtype)
+
+
+def carried(layers: Parts, before: Latent, pushed: Float[Array, "*b h"]) -> Float[Array, "*b d"]:
+    """h_t, from the state before and the action's share of the first layer. Layers: of z, of what comes in, of h."""
+    of_state, gates, mixed = layers
+    x = jax.nn.elu(of_state(before.stoch) + pushed)
+    (r, u, n), (r_h, u_h, n_h) = (jnp.split(each, 3, -1) for each in (gates(x), mixed(before.deter)))
+    keep = jax.nn.sigmoid(u + u_h)
+    return keep * before.deter + (1 - keep) * jnp.tanh(n + jax.nn.sigmoid(r + r_h) * n_h)
+
+
+def judged(layers: Parts, deter: Float[Array, "*b d"], seen: Float[Array, "*b h"]) -> Normal:
+    """q(z | h, e), from the observation's share of its first layer. Layers: of h, and of what comes out of it."""
+    of_deter, posterior = layers
+    return normal(posterior(jax.nn.elu(of_deter(deter) + seen)))
+
+
+def at_a_time(length: int, most: int) -> int:
+    """Steps in a pass of a loop; on a CPU one, since there it is the compiling that takes the time."""
+    return 1 if jax.default_backend() == "cpu" else max(1, min(most, length))
 
 
 def normal(numbers: Float[Array, "*b 2s"]) -> Normal:

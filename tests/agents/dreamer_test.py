@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from contracts.settings import leaves_are_arrays, quick, rnd, shapes
+from jax.tree_util import Partial
 
 from made import trees
 from made.agents.dreamer import Dreamer, DreamerState, lambda_returns
@@ -301,7 +302,7 @@ def test_what_is_imagined_counts_by_its_discount_and_likelihood_ratios_need_no_p
 
         likely = dataclasses.replace(agent, reinforce=1.0)
         loss, (dreamt, _) = likely.actor_loss(state.actor, state, start, live, key)
-        scores = state.world.rssm.imagine(start, policy, agent.horizon, key)[1]
+        scores = state.world.rssm.imagine(start, Partial(policy), agent.horizon, key)[1]
         before = jnp.concatenate([start.features[None], dreamt.features[:-1]])
         value = state.value(before, jnp.float32)[..., 0]
         return loss, dreamt, state.world.discounts(dreamt.features, 0.9), scores, value

@@ -1,0 +1,69 @@
+"""A loop over time whose parts get their slopes after it.
+
+Left to itself, differentiation makes the slope of every layer's weights in each step, a product too small for a GPU,
+and adds it to that of the steps before. But the slope by the weights w of a part f is a sum over steps,
+
+    dL/dw = sum_t g_t df(x_t; w)/dw,    x_t what came into the part, g_t the slope by what came out of it,
+
+and once all x_t and g_t are there it is made for all steps at once.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+Parts = Sequence[Callable]  # pytrees that are called with arrays
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def looped(step: Callable, at_a_time: int, parts: Parts, fixed: PyTree, start: PyTree, given: PyTree) -> Any:
+    """`jax.lax.scan` of step(parts, fixed, carry, x) -> (carry, out), `at_a_time` steps in a pass.
+
+    A step calls each part once. What is `fixed` gets no slope, and a step depends on nothing else that has one.
+    """
+    return jax.lax.scan(functools.partial(step, parts, fixed), start, given, unroll=at_a_time)
+
+
+def _there(
+    step: Callable, at_a_time: int, parts: Parts, fixed: PyTree, start: PyTree, given: PyTree
+) -> tuple[Any, tuple[Callable, list[Any], Parts]]:
+    """What the loop gives, and what the way back needs. A zero is added to what each part gives: slopes are by that."""
+    fixed, steps = jax.lax.stop_gradient(fixed), jax.tree.leaves(given)[0].shape[0]
+
+    def tapped(carry: PyTree, x: tuple[PyTree, Any]) -> tuple[PyTree, Any]:
+        seen, gave = [()] * len(parts), [()] * len(parts)
+
+        def call(i: int, *came: Array) -> PyTree:
+            seen[i], gave[i] = came, parts[i](*came)  # type: ignore[call-overload]
+            return gave[i] if x[1] is None else jax.tree.map(jnp.add, gave[i], x[1][i])
+
+        carry, out = step([functools.partial(call, i) for i in range(len(parts))], fixed, carry, x[0])
+        return carry, (out, seen, gave)
+
+    shapes = jax.eval_shape(lambda: tapped(start, (jax.tree.map(lambda x: x[0], given), None))[1][2])
+    zeros = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), shapes)
+
+    def run(start: PyTree, given: PyTree, taps: PyTree) -> tuple[Any, list[Any]]:
+        last, (outs, seen, _) = jax.lax.scan(tapped, start, (given, taps), unroll=at_a_time)
+        return (last, outs), seen
+
+    answer, back, seen = jax.vjp(run, start, given, zeros, has_aux=True)
+    return answer, (back, seen, parts)
+
+
+def _back(step: Callable, at_a_time: int, kept: tuple[Callable, list[Any], Parts], slopes: PyTree) -> tuple[Any, ...]:
+    back, seen, parts = kept
+    by_start, by_given, by_taps = back(slopes)
+
+    def of(part: Callable, came: tuple[Array, ...], slope: PyTree) -> PyTree:
+        return jax.vjp(lambda part: jax.vmap(lambda x: part(*x))(came), part)[1](slope)[0]
+
+    by_parts = [of(*each) for each in zip(parts, seen, by_taps, strict=True)]
+    return type(parts)(by_parts), None, by_start, by_given  # type: ignore[call-arg]
+
+
+looped.defvjp(_there, _back)
