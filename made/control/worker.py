@@ -7,7 +7,7 @@
 
 Environment i is the same to the bit whatever the number of processes and their timing, and `receive` gives all of them
 in the order of the seeds. With `parts=2` the first half of the environments and the second can be stepped each in its
-own time, by `send(actions, 0)` and `receive(0)`: while one half is drawn, the learner attends to the other.
+own time, by `send(actions, 0)` and `receive(0)`, also from threads of their own.
 """
 
 import os
@@ -73,14 +73,17 @@ class Workers:
         shared = self._split([int(seed) for seed in seeds])
         shares = [Share(control, *one, memory, drawn_by) for one in zip(shared, self._places, strict=True)]
         self._lines = Lines(shares, patience)
-        self._owed: set[int] = set()  # processes that were sent actions and not heard since
+        self._owed = [False] * count  # whether a process was sent actions and not heard since
         first = self._lines.replies()
         self.spec: Spec = first[0].spec
         self._begin(first)
 
     def _begin(self, replies: list) -> None:
         seen = self._shown("seen", replies, slice(None))
-        self.obs = frames.filled(seen, self.control.stack) if self.control.pixels else seen
+        self._look(frames.filled(seen, self.control.stack) if self.control.pixels else seen)
+
+    def _look(self, obs: np.ndarray) -> None:
+        self._obs = [obs[self.place(part)] for part in range(len(self._of_part))]
 
     def _shown(self, which: str, replies: list, place: slice) -> np.ndarray:
         """What those environments showed: copied out of the shared memory, or gathered from the replies."""
@@ -97,9 +100,22 @@ class Workers:
         return range(len(self._places)) if part is None else self._of_part[part]
 
     @property
+    def obs(self) -> Shaped[np.ndarray, "N ..."]:
+        """What the policy sees now."""
+        return self._obs[0] if len(self._obs) == 1 else np.concatenate(self._obs)
+
+    def obs_of(self, part: int) -> Shaped[np.ndarray, "n ..."]:
+        """The same of one part."""
+        return self._obs[part]
+
+    @property
     def seen(self) -> Shaped[np.ndarray, "N ..."]:
         """The newest part of `obs`: single frames, which is what a replay stores, or the states."""
-        return self.obs[..., -self.control.frame[-1] :] if self.control.pixels else self.obs
+        return self.newest(self.obs)
+
+    def newest(self, obs: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "n ..."]:
+        """The newest part of what some environments show."""
+        return obs[..., -self.control.frame[-1] :] if self.control.pixels else obs
 
     def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray:
         """Begin an episode everywhere; with seeds, from streams of random numbers begun anew."""
@@ -121,23 +137,30 @@ class Workers:
             )
         ends = [self._places[i].stop - place.start for i in who]
         self._lines.tell("step", np.split(actions, ends[:-1]), who)
-        self._owed.update(who)
+        self._owe(who, True)
 
     def receive(self, part: int | None = None) -> Stepped:
         """What came of the actions sent before, to all or to a part; waits until they are done."""
         who, place = self._who(part), self.place(part)
-        if not self._owed.issuperset(who):
+        if not all(self._owed[i] for i in who):
             raise ValueError("Workers.receive was called before send: send actions once for each receive.")
         replies = self._lines.replies(who)
-        self._owed.difference_update(who)
+        self._owe(who, False)
         reward, terminated, truncated, total = np.concatenate([reply.numbers for reply in replies], axis=1)
         frame, seen = self._shown("frame", replies, place), self._shown("seen", replies, place)
         ended, now = (terminated + truncated) > 0, seen
         if self.control.pixels:
-            now = frames.pushed(self.obs[place], seen)
+            now = frames.pushed(self.obs if part is None else self._obs[part], seen)
             now[ended] = frames.filled(seen[ended], self.control.stack)
-        self.obs = now if len(now) == self.n_envs else _with(self.obs, place, now)
+        if part is None:
+            self._look(now)
+        else:
+            self._obs[part] = now
         return Stepped(frame, seen, reward.astype(np.float32), terminated > 0, truncated > 0, total)
+
+    def _owe(self, who: Sequence[int], owed: bool) -> None:
+        for i in who:
+            self._owed[i] = owed
 
     def step(self, actions: Shaped[np.ndarray, "N A"]) -> Stepped:
         """`send` and `receive` in one."""
@@ -161,7 +184,7 @@ class Workers:
             if inner:
                 each[int(at)][inner] = np.asarray(x)
         self._lines.ask("load", self._split(each))
-        self.obs = np.array(arrays["obs"])
+        self._look(np.array(arrays["obs"]))
 
     def close(self) -> None:
         """End all processes; safe to call again."""
@@ -179,12 +202,5 @@ class Workers:
     def _check_idle(self, what: str, who: Sequence[int] | None = None) -> None:
         if not self._lines.open:
             raise ValueError(f"Workers.{what} was called after close, or after a process failed: make new Workers.")
-        if self._owed if who is None else self._owed.intersection(who):
+        if any(self._owed[i] for i in (self._who(None) if who is None else who)):
             raise ValueError(f"Workers.{what} was called between send and receive: receive first.")
-
-
-def _with(rows: np.ndarray, place: slice, some: np.ndarray) -> np.ndarray:
-    """A copy with other rows there: whoever holds the old ones keeps them."""
-    copy = rows.copy()
-    copy[place] = some
-    return copy

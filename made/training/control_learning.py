@@ -5,6 +5,7 @@ what is drawn there.
 """
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -65,6 +66,7 @@ class Learning:
         self._many: Any = jax.vmap if self.as_lanes else lambda fn, _: fn
         compiled = functools.partial(jax.jit, compiler_options=devices.options(1))
         self._kinds: list[Callable] = []  # a program for each kind of update, where they have their own
+        self._compiling, self._ready = threading.Lock(), set()  # seeds may be in threads of their own
         self._measured: tuple[str, ...] | None = None  # the names of what an update measures, once it was traced
         self._start = compiled(self.pure.start)
         self._act, self._best = (compiled(self._acting(explore)) for explore in (True, False))
@@ -179,7 +181,17 @@ class Learning:
         call, keys = (self._act, self._acts) if explore else (self._best, self._judges)
         apart = lambda x: x.reshape(len(self.seeds), -1, *x.shape[1:]) if self.as_lanes else x  # noqa: E731
         fresh = apart(began) if isinstance(self.learner, SequenceLearner) else ()
-        return call(self._agent(learner), carry, fresh, apart(obs), keys[i], *[np.int32(t) for t in when])
+        return self._call(call, self._agent(learner), carry, fresh, apart(obs), keys[i], *[np.int32(t) for t in when])
+
+    def _call(self, program: Callable, *given: Any) -> Any:
+        """One program. No other is called while it is for the first time, which compiles it: once for all threads."""
+        which = program, *[x for x in given if isinstance(x, int)]  # what it is compiled for
+        if which in self._ready:
+            return program(*given)
+        with self._compiling:
+            found = program(*given)
+            self._ready.add(which)
+        return found
 
     def act(
         self,
@@ -227,12 +239,12 @@ class Learning:
             sums = self._nothing(leaves, came) if sums is None else sums
         if updates == new == 1:
             return self._learnt(t - first, leaves, sums, (came,), np.int32(t))
-        leaves = self._store(leaves, came)
+        leaves = self._call(self._store, leaves, came)
         if updates:  # without parts that need them the new steps are not told, so that one program does for all
             rows = new if takes_fresh(self.run.bonus) else 0
-            leaves, sums = self._study(leaves, sums, np.int32(t), updates, rows)
+            leaves, sums = self._call(self._study, leaves, sums, np.int32(t), updates, rows)
         elif t == first:
-            leaves = self._introduce(leaves, new_to_all(self.run))
+            leaves = self._call(self._introduce, leaves, new_to_all(self.run))
         return leaves, sums
 
     def _taken_on_host(
@@ -242,7 +254,8 @@ class Learning:
         shelf, first = self._shelves[i], self.run.seed_steps
         if not self.run.due(t)[0]:
             shelf.push(came)
-            return (self._meet(leaves, *shelf.shown(t, new_to_all(self.run))) if t == first else leaves), sums
+            shown = shelf.shown(t, new_to_all(self.run)) if t == first else None
+            return (leaves if shown is None else self._call(self._meet, leaves, *shown)), sums
         given = shelf.drawn(t), came, shelf.push(came)
         sums = self._nothing(leaves, *given) if sums is None else sums
         return self._learnt(t - first, leaves, sums, given, np.int32(t))
@@ -250,9 +263,10 @@ class Learning:
     def _learnt(self, k: int, *given: Any) -> tuple[Any, lanes.Sums]:
         """The k-th update by the program of its kind; all are compiled side by side when the first is asked for."""
         if not self.timed:
-            return self._learn(*given, None)
-        if not self._kinds:
-            self._kinds = devices.compiled(self._learn.lower(*given, k) for k in range(self.run.agent.kinds))
+            return self._call(self._learn, *given, None)
+        with self._compiling:
+            if not self._kinds:
+                self._kinds = devices.compiled(self._learn.lower(*given, k) for k in range(self.run.agent.kinds))
         return self._kinds[k % len(self._kinds)](*given)
 
     def _nothing(self, leaves: list[Array], *given: Any) -> lanes.Sums:

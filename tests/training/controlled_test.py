@@ -1,6 +1,7 @@
 """Training on DeepMind Control: what is stored and when, going on from a checkpoint, evaluation, what is refused."""
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -159,6 +160,16 @@ def test_a_seed_that_takes_turns_with_others_is_the_same_alone(whole, tmp_path):
     with controlled.prepared(alone) as programs:
         go(alone, programs, tmp_path)
     assert rows(tmp_path) == [line for line in rows(out) if line["seed"] == SEEDS[1]]
+
+
+@pytest.mark.parametrize("whole", ["rad"], indirect=True)
+def test_seeds_in_threads_of_their_own_are_the_same(whole, tmp_path, monkeypatch):
+    """As on a GPU."""
+    asked, programs, out, end = whole
+    monkeypatch.setattr(turns, "in_turn", functools.partial(turns.in_turn, threads=True))
+    last = go(asked, programs, tmp_path)
+    assert rows(tmp_path) == rows(out)
+    assert_equal(end.state, last.state)
 
 
 @pytest.mark.parametrize("whole", ["sac"], indirect=True)
