@@ -62,6 +62,7 @@ def measures() -> Iterator[Measure]:
             yield update(where, bonus, precision, Sizes(), LEAST_UPDATES if bonus == "made" else None)
     for precision in ("float32", "bfloat16"):
         yield from training(where, precision, Sizes(), LEAST_STEPS)
+    yield from training(where, "bfloat16", Sizes(), None, seeds=3)
 
 
 def update(where: str, bonus: str, precision: str, sizes: Sizes, least: float | None) -> Measure:
@@ -113,20 +114,24 @@ def update_seconds(learner: SequenceLearner, updates: int, repeats: int = 3) -> 
     return best
 
 
-def training(where: str, precision: str, sizes: Sizes, least: float | None, pixels: bool = True) -> Iterator[Measure]:
-    """Steps of the environment a second while it trains with MADE on one seed, or why there are none."""
+def training(
+    where: str, precision: str, sizes: Sizes, least: float | None, pixels: bool = True, seeds: int = 1
+) -> Iterator[Measure]:
+    """Steps of all environments a second while it trains with MADE, or why there are none."""
     seen = "" if pixels else f" from states, {sizes.batch} windows of {sizes.length}"
-    told = f"{TASK}, Dreamer with made in {precision}{seen}, one seed: training"
+    side_by_side = "one seed" if seeds == 1 else f"{seeds} seeds side by side"
+    told = f"{TASK}, Dreamer with made in {precision}{seen}, {side_by_side}: training"
     run = dreamer_run(TASK, "made")
     run = dataclasses.replace(run, task=dataclasses.replace(run.task, pixels=pixels))
     try:
-        found = steps_a_second(sized(run, precision, sizes), sizes.bursts)
+        found = steps_a_second(sized(run, precision, sizes), sizes.bursts, seeds)
     except ValueError as error:  # dm_control or a way to draw is missing: it says which
         yield Measure(f"{told}, not measured. {error}", float("nan"), "steps/s", None, None, "", None, where)
         return
     goal, met = ("", None) if least is None else (f"at least {least:g}/s", found >= least)
     yield Measure(told, found, "steps/s", None, None, goal, met, where)
-    yield Measure(f"{told} for 500,000 steps, projected", 500_000 / found / 60, "minutes", None, None, "", None, where)
+    minutes = seeds * 500_000 / found / 60
+    yield Measure(f"{told} for 500,000 steps, projected", minutes, "minutes", None, None, "", None, where)
 
 
 def sized(run: DreamerRun, precision: str, sizes: Sizes) -> DreamerRun:
@@ -138,11 +143,11 @@ def sized(run: DreamerRun, precision: str, sizes: Sizes) -> DreamerRun:
     return dataclasses.replace(run, agent=agent, replay=replay, batch=sizes.batch, seed_steps=2 * EPISODE)
 
 
-def steps_a_second(run: DreamerRun, bursts: int) -> float:
+def steps_a_second(run: DreamerRun, bursts: int, seeds: int = 1) -> float:
     """Training as `made train` does it, from one burst of updates to another, after the first, which compile."""
     if run.task.pixels:
         rendering.choose()
-    plan = Plan(run, (0,), evaluate_every=10**9, checkpoint_every=10**9)  # type: ignore[arg-type]
+    plan = Plan(run, tuple(range(seeds)), evaluate_every=10**9, checkpoint_every=10**9)  # type: ignore[arg-type]
     with controlled.prepared(plan) as programs:
         state = programs.place(programs.begin(programs.runs, programs.seeds))
         state, _ = programs.advance(programs.runs, state, run.seed_steps + run.train_every + 2)
@@ -150,4 +155,4 @@ def steps_a_second(run: DreamerRun, bursts: int) -> float:
         began, actions = time.perf_counter(), bursts * run.train_every
         state, _ = programs.advance(programs.runs, state, actions)
         jax.block_until_ready(state.learners)
-        return actions * run.task.repeat / (time.perf_counter() - began)
+        return seeds * actions * run.task.repeat / (time.perf_counter() - began)
