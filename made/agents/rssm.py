@@ -10,7 +10,7 @@ Deviations are softplus + 0.1. The state before an episode's first observation i
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from made import trees
+from made.agents.aligned import filled_up, typed
 from made.agents.dreamer_nets import MLP, Dense, Layout, dense
 from made.agents.looped import Parts, looped
 from made.nets import orthonormal
@@ -134,10 +135,11 @@ class RSSM(eqx.Module):
             latent = Latent(deter, drawn(posterior, noise))
             return latent, (latent, posterior)
 
-        layers = self._typed(of_state, self.gates, self.mixed, of_deter, self.posterior)
+        layers = typed((of_state, self.gates, self.mixed, of_deter, self.posterior), dtype)
         known = (starts, fresh, of_action(actions, dtype), of_embed(embeds, dtype), noise)
-        passes = at_a_time(fresh.shape[0], WATCHED_AT_A_TIME)
-        latent, posterior = looped(step, passes, layers, None, trees.index(starts, 0), known)[1]  # type: ignore[index]
+        start, known = filled_up(trees.index(starts, 0), dtype, 0), filled_up(known, dtype, 1)
+        found = looped(step, at_a_time(fresh.shape[0], WATCHED_AT_A_TIME), layers, None, start, known)[1]  # type: ignore[index]
+        latent, posterior = jax.tree.map(lambda x: x[:, : fresh.shape[1]], found)
         return Observed(latent, posterior, self.expected(latent.deter))
 
     def imagine(self, start: Latent, policy: Callable, horizon: int, key: Key[Array, ""]) -> tuple[Latent, PyTree]:
@@ -147,18 +149,21 @@ class RSSM(eqx.Module):
         gradient; the gradient of what follows reaches it by way of its actions, and the model gets none.
         """
 
-        def step(parts: Parts, model: RSSM, before: Latent, x: tuple) -> tuple[Latent, tuple[Latent, PyTree]]:
-            key, noise = x
+        dtype, (of_state, of_action) = self.layout.dtype, self.inputs.split(self.layout.stoch)
+
+        def step(parts: Parts, layers: Parts, before: Latent, x: tuple) -> tuple[Latent, tuple[Latent, PyTree]]:
+            (of_action, *others, prior), (key, noise) = layers, x
             action, more = parts[0](jax.lax.stop_gradient(before.features), key)
-            latent = model.ahead(before, action, noise)
+            deter = carried(others, before, of_action(action))
+            latent = Latent(deter, drawn(normal(prior(deter, dtype)), noise))
             return latent, (latent, more)
 
-        passes, keys = (
-            at_a_time(horizon, IMAGINED_AT_A_TIME),
-            jax.vmap(jax.random.split)(jax.random.split(key, horizon)),
-        )
+        keys, rows = jax.vmap(jax.random.split)(jax.random.split(key, horizon)), start.stoch.shape[0]
         noise = jax.vmap(lambda key: jax.random.normal(key, start.stoch.shape))(keys[:, 1])
-        return looped(step, passes, (policy,), self, start, (keys[:, 0], noise))[1]  # type: ignore[index]
+        policy, layers = typed(policy, dtype), typed((of_action, of_state, self.gates, self.mixed, self.prior), dtype)
+        given = filled_up(start, dtype, 0), (keys[:, 0], filled_up(noise, dtype, 1))
+        found = looped(step, at_a_time(horizon, IMAGINED_AT_A_TIME), (policy,), layers, *given)[1]  # type: ignore[index]
+        return jax.tree.map(lambda x: x[:, :rows], found)
 
     def follow(self, start: Latent, actions: Float[Array, "T B a"], noise: Float[Array, "T B s"]) -> Latent:
         """The states that those actions lead to, none of them seen: an open-loop prediction."""
@@ -171,23 +176,10 @@ class RSSM(eqx.Module):
         return jax.lax.scan(step, start, (actions, noise), unroll=passes)[1]
 
     def _carried(self, of_state: Dense, before: Latent, pushed: Float[Array, "*b h"]) -> Float[Array, "*b d"]:
-        return carried(self._typed(of_state, self.gates, self.mixed), before, pushed)
+        return carried(typed((of_state, self.gates, self.mixed), self.layout.dtype), before, pushed)
 
     def _judged(self, of_deter: Dense, deter: Float[Array, "*b d"], seen: Float[Array, "*b h"]) -> Normal:
-        return judged(self._typed(of_deter, self.posterior), deter, seen)
-
-    def _typed(self, *layers: Dense) -> tuple["Typed", ...]:
-        return tuple(Typed(layer, self.layout.dtype) for layer in layers)
-
-
-class Typed(eqx.Module):
-    """A layer that knows what its product is computed in."""
-
-    layer: Dense
-    dtype: Any = eqx.field(static=True)
-
-    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
-        return self.layer(x, self.dtype)
+        return judged(typed((of_deter, self.posterior), self.layout.dtype), deter, seen)
 
 
 def carried(layers: Parts, before: Latent, pushed: Float[Array, "*b h"]) -> Float[Array, "*b d"]:

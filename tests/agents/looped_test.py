@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from made.agents.aligned import Typed
 from made.agents.dreamer_nets import Dense
 from made.agents.looped import looped
-from made.agents.rssm import Typed
 
 T, B, WIDTH = 5, 3, 4
 
@@ -15,7 +15,7 @@ T, B, WIDTH = 5, 3, 4
 def layers(dtype=jnp.float32) -> tuple[Typed, Typed]:
     draw = lambda outputs, seed: jax.random.normal(jax.random.key(seed), (WIDTH, outputs)) / 2  # noqa: E731
     both = Dense(draw(WIDTH, 0), jnp.arange(WIDTH) / 10), Dense(draw(2, 1), jnp.ones(2))
-    return Typed(both[0], dtype), Typed(both[1], dtype)
+    return Typed.of(both[0], dtype), Typed.of(both[1], dtype)
 
 
 START, FIXED = jax.random.normal(jax.random.key(2), (B, WIDTH)), jnp.asarray(0.7)
