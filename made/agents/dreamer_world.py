@@ -1,6 +1,7 @@
 """The world model of Dreamer: what it makes of sequences, how likely it finds them, and what it sees coming."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -68,7 +69,8 @@ class World(eqx.Module):
         if steps > 1:
             rest = jax.tree.map(lambda x: x[1:], batch.obs)
             blank = jnp.zeros((steps - 1, *first.shape[1:]))
-            first = jnp.concatenate([first, jax.lax.cond(over.any(), lambda: self.encoder(rest), lambda: blank)])
+            encode = self._seldom(lambda rest: self.encoder(rest))
+            first = jnp.concatenate([first, jax.lax.cond(over.any(), encode, lambda _: blank, rest)])
         starts = self.rssm.begin(first, jax.random.normal(k_starts, (steps, n, stoch)))
         noise = jax.random.normal(k_arrivals, (steps, n, stoch))
         actions = as_vectors(batch.action, self.action)
@@ -103,8 +105,14 @@ class World(eqx.Module):
             return jnp.zeros(())
         begun = watched.fresh[1:]
         latent, obs = jax.tree.map(lambda x: x[1:], (watched.starts.latent, batch.obs))
-        score = lambda: (self.decoder.score(latent.features, obs) * begun).sum()  # noqa: E731
-        return jax.lax.cond(begun.any(), score, lambda: jnp.zeros(()))
+        score = self._seldom(lambda features, obs: (self.decoder.score(features, obs) * begun).sum())
+        return jax.lax.cond(begun.any(), score, lambda *_: jnp.zeros(()), latent.features, obs)
+
+    def _seldom(self, call: Callable) -> Callable:
+        """A call that is seldom made. Of images it is made anew on the way back: else all that a slope needs of its
+        layers would be kept in zeros, whenever it is not made.
+        """
+        return jax.checkpoint(call) if self.encoder.convolutions else call
 
 
 def all_seen(batch: Transition) -> PyTree:

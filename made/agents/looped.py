@@ -60,6 +60,7 @@ def _back(step: Callable, at_a_time: int, kept: tuple[Callable, list[Any], Parts
     by_start, by_given, by_taps = back(slopes)
 
     def of(part: Callable, came: tuple[Array, ...], slope: PyTree) -> PyTree:
+        came = jax.tree.map(_again, came)
         return jax.vjp(lambda part: jax.vmap(lambda x: part(*x))(came), part)[1](slope)[0]
 
     by_parts = [of(*each) for each in zip(parts, seen, by_taps, strict=True)]
@@ -67,3 +68,8 @@ def _back(step: Callable, at_a_time: int, kept: tuple[Callable, list[Any], Parts
 
 
 looped.defvjp(_there, _back)
+
+
+def _again(x: Array) -> Array:
+    """A key that is used a second time to make the same draws anew; all else as it is."""
+    return jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
