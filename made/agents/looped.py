@@ -38,10 +38,14 @@ def _there(
         seen, gave = [()] * len(parts), [()] * len(parts)
 
         def call(i: int, *came: Array) -> PyTree:
+            calls[i] += 1
             seen[i], gave[i] = came, parts[i](*came)  # type: ignore[call-overload]
             return gave[i] if x[1] is None else jax.tree.map(jnp.add, gave[i], x[1][i])
 
+        calls = [0] * len(parts)
         carry, out = step([functools.partial(call, i) for i in range(len(parts))], fixed, carry, x[0])
+        if calls != [1] * len(parts):
+            raise ValueError(f"A step of looped calls each of its parts once, and this one {calls} times.")
         return carry, (out, seen, gave)
 
     shapes = jax.eval_shape(lambda: tapped(start, (jax.tree.map(lambda x: x[0], given), None))[1][2])
@@ -60,8 +64,9 @@ def _back(step: Callable, at_a_time: int, kept: tuple[Callable, list[Any], Parts
     by_start, by_given, by_taps = back(slopes)
 
     def of(part: Callable, came: tuple[Array, ...], slope: PyTree) -> PyTree:
+        over = jax.vmap if all(map(_is_same_in_lanes, jax.tree.leaves(came))) else _one_by_one
         came = jax.tree.map(_again, came)
-        return jax.vjp(lambda part: jax.vmap(lambda x: part(*x))(came), part)[1](slope)[0]
+        return jax.vjp(lambda part: over(lambda x: part(*x))(came), part)[1](slope)[0]
 
     by_parts = [of(*each) for each in zip(parts, seen, by_taps, strict=True)]
     return type(parts)(by_parts), None, by_start, by_given  # type: ignore[call-arg]
@@ -70,6 +75,19 @@ def _back(step: Callable, at_a_time: int, kept: tuple[Callable, list[Any], Parts
 looped.defvjp(_there, _back)
 
 
+def _is_key(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
 def _again(x: Array) -> Array:
     """A key that is used a second time to make the same draws anew; all else as it is."""
-    return jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+    return jax.random.clone(x) if _is_key(x) else x
+
+
+def _is_same_in_lanes(x: Array) -> bool:
+    """Whether what is drawn from a key is the same side by side with others; of the kinds of keys, with threefry."""
+    return not _is_key(x) or str(jax.random.key_impl(x)) == "threefry2x32"
+
+
+def _one_by_one(call: Callable) -> Callable:
+    return lambda given: jax.lax.map(call, given)

@@ -1,6 +1,7 @@
 """The processes beside the learner and the lines to them: who is asked what, who answers, and who has died."""
 
 import multiprocessing
+import threading
 import weakref
 from collections.abc import Sequence
 from itertools import repeat
@@ -21,6 +22,8 @@ class Lines:
 
     def __init__(self, shares: Sequence[Share], patience: float):
         self.patience = patience
+        self.failure: WorkerError | None = None  # the first, for whoever asks after it, from whatever thread
+        self._first = threading.Lock()
         self._shares, self._lines, self._processes = shares, [], []
         self._finish = weakref.finalize(self, _stop, self._lines, self._processes)
         for share in shares:
@@ -46,8 +49,8 @@ class Lines:
         for i, part in zip(self._named(who), parts or repeat(None), strict=False):
             try:
                 self._lines[i].send((verb, part))
-            except (BrokenPipeError, ConnectionResetError):
-                self._fail(i, self._ending(i))
+            except OSError:
+                self._lost(i)
 
     def replies(self, who: Sequence[int] | None = None) -> list[Reply]:
         """One answer of each, in their order, whoever is done first."""
@@ -61,14 +64,22 @@ class Lines:
             if not self._lines[i].poll(self.patience):
                 self._fail(i, f"it did not answer within {self.patience:.0f} s.")
             reply: Reply = self._lines[i].recv()
-        except (EOFError, ConnectionResetError):
-            self._fail(i, self._ending(i))
+        except (EOFError, OSError):
+            self._lost(i)
         if reply.refused:
             self.close()
             raise ValueError(reply.refused)
         if reply.error:
             self._fail(i, reply.error)
         return reply
+
+    def _lost(self, i: int) -> NoReturn:
+        """A line has ended: its process did, or all were ended, after a failure that another thread met."""
+        if self.failure is not None:
+            raise self.failure
+        if not self.open:
+            raise ValueError("The processes were asked after they had been ended.")
+        self._fail(i, self._ending(i))
 
     def _ending(self, i: int) -> str:
         process = self._processes[i]
@@ -79,10 +90,14 @@ class Lines:
         return f"{said} A script that makes Workers must do so under `if __name__ == '__main__':`, for they import it."
 
     def _fail(self, i: int, why: str) -> NoReturn:
-        share = self._shares[i]
-        self.close()
-        seeds = ", ".join(map(str, share.seeds))
-        raise WorkerError(f"The process of {share.control.task} with seeds {seeds} failed: {why}")
+        share, seeds = self._shares[i], ", ".join(map(str, self._shares[i].seeds))
+        with self._first:
+            first = self.failure is None
+            if self.failure is None:  # known before the lines are closed, which others notice
+                self.failure = WorkerError(f"The process of {share.control.task} with seeds {seeds} failed: {why}")
+        if first:
+            self.close()
+        raise self.failure
 
     def close(self) -> None:
         """End all processes; safe to call again."""

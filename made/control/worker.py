@@ -40,7 +40,8 @@ class Stepped(NamedTuple):
 
 
 class Workers:
-    """One environment for each seed, spread over `processes` of them, as many as there are cores unless given.
+    """One environment for each seed, spread over `processes` of them: unless given, as many as there are cores, and
+    one for each part at least.
 
     An episode that ends is begun anew in the same step. `obs` is what the policy sees now, stacked [N, h, w, 3 stack],
     or the states [N, d]; `spec` is what an agent may know of one environment. The environments of each of `parts`,
@@ -59,8 +60,10 @@ class Workers:
             raise ValueError(f"{len(seeds)} seeds cannot be divided into {parts} parts of one size.")
         most = max(parts, os.cpu_count() or 1)  # a process for each part at least
         count = min(len(seeds), most - most % parts) if processes is None else processes
-        if not 1 <= count <= len(seeds) or count % parts:
+        if not 1 <= count <= len(seeds):
             raise ValueError(f"{count} processes cannot share {len(seeds)} seeds: give each process at least one.")
+        if count % parts:
+            raise ValueError(f"{count} processes cannot be divided among {parts} parts: give each as many.")
         self.control, self.n_envs = control, len(seeds)
         each = np.array_split(np.arange(self.n_envs // parts), count // parts)
         ends = np.cumsum(parts * [len(part) for part in each]).tolist()
@@ -200,7 +203,9 @@ class Workers:
         return [rows[place] for place in self._places]
 
     def _check_idle(self, what: str, who: Sequence[int] | None = None) -> None:
+        if self._lines.failure is not None:
+            raise self._lines.failure
         if not self._lines.open:
-            raise ValueError(f"Workers.{what} was called after close, or after a process failed: make new Workers.")
+            raise ValueError(f"Workers.{what} was called after close: make new Workers.")
         if any(self._owed[i] for i in (self._who(None) if who is None else who)):
             raise ValueError(f"Workers.{what} was called between send and receive: receive first.")

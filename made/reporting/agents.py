@@ -1,4 +1,4 @@
-"""Agents at work: the folders of `made train`, with their films, maps of visits and curves."""
+"""Agents at work: the folders of `made train`, with their films, maps of visits, dreams and curves."""
 
 import io
 import json
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from made.reporting import curves, markup
+from made.reporting import curves, dreaming, markup
 from made.results import plot
 
 _FILM, _VISITS = "film-seed*.gif", "visits-seed*.png"
@@ -27,6 +27,7 @@ class Agent(NamedTuple):
     line: Mapping[str, Any]
     films: tuple[bytes, ...] = ()
     visits: tuple[bytes, ...] = ()
+    dreams: dreaming.Dreams = dreaming.Dreams()
 
 
 def read(folder: Path) -> Agent | None:
@@ -49,7 +50,8 @@ def read(folder: Path) -> Agent | None:
     cores = f", {session['cpu_cores']} cores" if session.get("device") == "cpu" and "cpu_cores" in session else ""
     films = [film for path in sorted(folder.glob(_FILM)) if (film := path.read_bytes()).startswith(_GIF)]
     maps = [png for path in sorted(folder.glob(_VISITS)) if (png := path.read_bytes()).startswith(_PNG)]
-    return Agent(folder.name, command, task, text, device + cores, line, tuple(films), tuple(maps))
+    pictures = tuple(films), tuple(maps), dreaming.read(folder)
+    return Agent(folder.name, command, task, text, device + cores, line, *pictures)
 
 
 def _curve(lines: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
@@ -87,7 +89,7 @@ def _told_apart(agents: Sequence[Agent]) -> list[dict[str, Any]]:
 
 def shown(agents: Sequence[Agent], name: str) -> str:
     """Films and maps of all agents, then their curves and commands."""
-    pictures = "".join(_pictures(agent) for agent in agents if agent.films or agent.visits)
+    pictures = "".join(_pictures(agent) for agent in agents if agent.films or agent.visits or any(agent.dreams))
     rows = [(agent.name, agent.task, agent.bonus, agent.line["seeds"], agent.device, agent.command) for agent in agents]
     head = ("run", "task", "bonus", "seeds", "machine", "command")
     listed = markup.details("The commands", markup.table(head, rows, "Runs of made train"))
@@ -99,20 +101,27 @@ def _pictures(agent: Agent) -> str:
     who = f"{agent.task}, {agent.bonus}"
     parts = []
     if agent.films:
-        parts.append(_film(agent.films[0], f"An episode of the trained agent: {who}"))
+        words = "One episode, acting greedily; below, what the bonus pays at each step"
+        parts.append(_film(agent.films[0], f"An episode of the trained agent: {who}", words))
     if agent.visits:
         alt = f"Map of visits: where 32 episodes went on one fresh level, {who}"
         image = f'<img src="{markup.source(agent.visits[0])}" alt="{escape(alt)}">'
         parts.append(f"<figure>{image}<figcaption>Where 32 episodes went on one fresh level</figcaption></figure>")
+    if agent.dreams.films:
+        words = f"{dreaming.ALT}, by the actions alone"
+        parts.append(_film(agent.dreams.films[0], f"{dreaming.ALT}: {who}", words))
+    if agent.dreams.returns:
+        words = "Returns of windows of the replay: what the model imagines after five observations, and what was paid"
+        drawn = dreaming.scatter(agent.dreams.returns, who)
+        parts.append(f"<figure>{drawn}<figcaption>{words}</figcaption></figure>")
     return f'<article><h3>{escape(agent.bonus)}</h3><p class="soft">{escape(agent.task)}</p>{"".join(parts)}</article>'
 
 
-def _film(gif: bytes, alt: str) -> str:
+def _film(gif: bytes, alt: str, words: str) -> str:
     """The first picture of a film, and a button that plays it: nothing moves unasked."""
     image = f'<img src="{still(gif)}" data-film="{markup.source(gif, "gif")}" alt="{escape(alt)}">'
     told = f'Play<span class="unseen">: {escape(alt)}</span>'
     button = f'<button type="button" class="film" aria-pressed="false" hidden>{told}</button>'
-    words = "One episode, acting greedily; below, what the bonus pays at each step"
     return f"<figure>{image}<figcaption>{button} {words}</figcaption></figure>"
 
 

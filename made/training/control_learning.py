@@ -40,7 +40,7 @@ class Learning:
     """Acts, stores, learns and adds up what is measured, for every seed.
 
     From states the seeds are lanes of one program; from pixels each has a state of its own, since convolutions with
-    other weights in each lane are slow (`made.off_policy.programs`). An action takes two calls: `act`, and one that
+    other weights in each lane are slow (`made.off_policy.programs`). An action takes two calls: `ask`, and one that
     stores, learns and adds up, which nobody waits for until the next action. Where updates come many at a time
     (`ControlRun.due`), steps are only stored in between. `timed` has a program for each kind of update that an agent
     makes in turn (`Agent.timed`), as is best on a GPU; on a CPU one program takes less time to compile. With `on_host`
@@ -135,7 +135,7 @@ class Learning:
         return tuple(jax.device_put(_apart(one))._replace(replay=one.replay) for one in learners)
 
     def opened(self, learners: Sequence[LearnerState]) -> list[Any]:
-        """The states for `take`, their replays on the host put on shelves.
+        """The states for `learn`, their replays on the host put on shelves.
 
         Those are changed in place. So one array of a state that was opened is deleted: nobody can save it or go on from
         it, as with a state whose arrays were donated.
@@ -184,7 +184,7 @@ class Learning:
         return self._call(call, self._agent(learner), carry, fresh, apart(obs), keys[i], *[np.int32(t) for t in when])
 
     def _call(self, program: Callable, *given: Any) -> Any:
-        """One program. No other is called while it is for the first time, which compiles it: once for all threads."""
+        """One program. Threads that call it for the first time, which compiles it, do so one after the other."""
         which = program, *[x for x in given if isinstance(x, int)]  # what it is compiled for
         if which in self._ready:
             return program(*given)
@@ -193,31 +193,11 @@ class Learning:
             self._ready.add(which)
         return found
 
-    def act(
-        self,
-        learners: Learners,
-        carries: Carries,
-        began: Bool[np.ndarray, "L*n"],
-        obs: Shaped[np.ndarray, "L*n ..."],
-        *when: int,
-        explore: bool = True,
-    ) -> tuple[tuple[PyTree, ...], np.ndarray]:
-        """The same for all states, n environments of each seed, those of the first one first, and waits."""
-        each = zip(learners, carries, *(np.split(x, len(learners)) for x in (began, obs)), strict=True)
-        found = [self.ask(i, *given, *when, explore=explore) for i, given in enumerate(each)]
-        return tuple(carry for carry, _ in found), np.concatenate([told(x) for _, x in found])
-
     def _agent(self, learner: LearnerState | Leaves) -> list[Array]:
         """The leaves of the agent, which come first in a state."""
         if isinstance(learner, Leaves):
             return learner.leaves[: self._of_agent.num_leaves]
         return jax.tree.leaves(learner.agent)
-
-    def take(self, learners: list[Any], sums: list[Any], came: Transition, t: int) -> None:
-        """Store the t-th step of all states, leaves [L, ...], and learn from it."""
-        for i in range(len(learners)):
-            mine = slice(None) if self.as_lanes else slice(i, i + 1)
-            self.learn(i, learners, sums, jax.tree.map(lambda x, mine=mine: x[mine], came), t)
 
     def learn(self, i: int, learners: list[Any], sums: list[Any], came: Transition, t: int) -> None:
         """Store the t-th step of the i-th state, and learn as often as is due then, maybe never. Does not wait.

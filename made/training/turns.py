@@ -3,9 +3,10 @@
     a turn:   receive step t - 1  ->  ask for action t  ->  send it  ->  learn from step t - 1
 
 To launch the kernels of an update takes the host as long as a GPU takes to run them (without a bonus 2.4 and 2.5 ms
-beside an H200). In threads the launches of all seeds overlap, and while one seed waits for an action or a picture the
-device works for another. What a seed does and in which order is the same as if it were alone, whoever is
-done first. On a CPU the seeds take turns in one thread: there the products take the time, and all cores.
+beside an H200, results/control/h200_third.json). In threads the launches of all seeds can overlap, and while one seed
+waits for an action or a picture the device can work for another. What a seed does and in which order is the same as if
+it were alone, whoever is done first. On a CPU the seeds take turns in one thread: there the products take the time, and
+all cores.
 """
 
 import threading
@@ -60,7 +61,7 @@ class Walk:
                 self._send(part, self._ask(part, begins + i), begins + i)
                 self._learn(part, begins + i)
 
-        in_turn(turn, len(self.learners), n + 1)
+        side_by_side(turn, len(self.learners), n + 1)
 
     def _ask(self, part: int, t: int) -> np.ndarray | Array:
         """At random before learning begins, then the agent's own."""
@@ -132,11 +133,11 @@ def played(learning: Learning, learners: Any, workers: Workers, episodes: int, s
             carries[part], asked = learning.ask(part, *given, k, i, explore=False)
             workers.send(told(asked), part)
 
-    in_turn(turn, len(learners), steps + 1)
+    side_by_side(turn, len(learners), steps + 1)
     return totals
 
 
-def in_turn(turn: Callable[[int, int], None], parts: int, turns: int, threads: bool | None = None) -> None:
+def side_by_side(turn: Callable[[int, int], None], parts: int, turns: int, threads: bool | None = None) -> None:
     """turn(part, i) for every part and 0 <= i < turns, those of a part in their order; in threads unless on a CPU.
 
     Where one fails the others end after the turn that they are at, and its error is raised.

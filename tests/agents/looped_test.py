@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.tree_util import Partial
 
 from made.agents.aligned import Typed
 from made.agents.dreamer_nets import Dense
@@ -65,6 +66,32 @@ def test_lanes_are_computed_side_by_side():
     slope = lambda loop: jax.vmap(jax.grad(lambda x: ends(loop, x, FIXED, START, PUSHED)[0]))(both)  # noqa: E731
     for one, other in zip(*(jax.tree.leaves(slope(loop)) for loop in (looped, plain)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
+def test_what_a_part_draws_is_drawn_again_on_the_way_back(kind):
+    """Keys of a part are its inputs, and those of some kinds give other numbers side by side than one by one."""
+    shaken = lambda weight, x, key: jnp.tanh(x @ weight * jax.random.normal(key, x.shape))  # noqa: E731
+    keys, weight = (
+        jax.random.split(jax.random.key(0, impl=kind), T),
+        jax.random.normal(jax.random.key(1), (WIDTH, WIDTH)),
+    )
+
+    def end(loop):
+        step = lambda parts, fixed, before, key: (parts[0](before, key) + 0.5, before)  # noqa: E731
+        return lambda weight: (loop(step, 1, (Partial(shaken, weight),), None, START, keys)[1] ** 2).sum()
+
+    here, there = (jax.grad(end(loop))(weight) for loop in (looped, plain))
+    assert np.abs(there).max() > 1
+    np.testing.assert_allclose(here, there, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+def test_a_part_that_is_not_called_once_is_refused(calls):
+    step = lambda parts, fixed, before, x: (sum((parts[0](before) for _ in range(calls)), before), before)  # noqa: E731
+    loss = lambda parts: looped(step, 1, parts, None, START, PUSHED)[1].sum()  # noqa: E731
+    with pytest.raises(ValueError, match=rf"calls each of its parts once, and this one \[{calls}\] times"):
+        jax.grad(loss)(layers()[:1])
 
 
 def products(loop) -> int:

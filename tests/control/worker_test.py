@@ -9,6 +9,7 @@ import pytest
 from made.control import frames, make_control
 from made.control.simulation import Simulation
 from made.control.worker import WorkerError, Workers
+from made.training.turns import side_by_side
 
 PIXELS = make_control("pendulum_swingup", size=24, quick=True, repeat=250)  # four actions an episode
 STATES = make_control("cartpole_swingup_sparse", pixels=False, repeat=500)
@@ -92,6 +93,8 @@ def test_parts_are_stepped_each_in_its_own_time_and_are_the_same(workers, drawn)
             apart.send(moves[0], 1)
     with pytest.raises(ValueError, match="3 seeds cannot be divided into 2 parts"):
         Workers(PIXELS, SEEDS, parts=2)
+    with pytest.raises(ValueError, match="3 processes cannot be divided among 2 parts"):
+        Workers(PIXELS, range(4), processes=3, parts=2)
 
 
 def test_what_was_received_stays_and_the_order_of_calls_is_kept(workers):
@@ -126,8 +129,12 @@ def test_states_come_too_and_a_traceback_names_the_task(suite):
     assert step.truncated[0] and np.array_equal(workers.obs, [simulation.seen])
     with pytest.raises(WorkerError, match=r"cartpole_swingup_sparse with seeds 3 failed: Traceback(.|\n)*KeyError"):
         workers._lines.ask("dance")
-    with pytest.raises(ValueError, match="after close, or after a process failed"):
+    with pytest.raises(WorkerError, match="seeds 3 failed"):  # whoever asks later hears of it too
         workers.step(np.ones((1, 1)))
+    with Workers(STATES, [3]) as ended:
+        pass
+    with pytest.raises(ValueError, match="called after close: make new Workers"):
+        ended.step(np.ones((1, 1)))
 
 
 def test_settings_that_a_task_does_not_take_are_refused_in_a_sentence(suite):
@@ -136,6 +143,20 @@ def test_settings_that_a_task_does_not_take_are_refused_in_a_sentence(suite):
     for seeds, processes in ([], None), ([0], 2), ([0, 1], 0):
         with pytest.raises(ValueError, match=r"processes cannot share . seeds"):
             Workers(STATES, seeds, processes)
+
+
+def test_the_death_of_a_process_is_told_as_such_from_whatever_thread(suite):
+    with Workers(STATES, SEEDS, parts=3) as workers:
+
+        def turn(part, i):
+            if i:
+                workers.receive(part)
+            if (part, i) == (1, 20):
+                os.kill(workers._lines._processes[1].pid, signal.SIGKILL)
+            workers.send(np.zeros((1, 1), np.float32), part)
+
+        with pytest.raises(WorkerError, match="cartpole_swingup_sparse with seeds 6 failed: it died with exit code -9"):
+            side_by_side(turn, 3, 10_000, threads=True)
 
 
 def test_a_process_that_is_killed_is_named_and_the_others_end(others):

@@ -1,12 +1,13 @@
 """What the page draws, from recorded tables and folders; and the digest that outlasts the store."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from made.experiments import lock_heatmap
-from made.reporting import agents, curves, digest, heatmaps
+from made.reporting import agents, curves, digest, dreaming, heatmaps
 from made.results.table import Record, Table
 from made.tabular.zoo import Lock
 
@@ -62,6 +63,30 @@ def test_a_run_of_made_train_is_read_with_its_film(tmp_path, gif, png):
     assert agent.films == (gif,) and agent.visits == (png,)
     assert agent.line["frames"] == [200] and agent.line["seconds"] == [5.0]  # the row that both seeds have
     assert "film" in (shown := agents.shown([agent], "x")) and shown.count("data:image/gif") == 1
+
+
+def test_dreams_are_shown_as_a_film_and_as_points(tmp_path, gif):
+    folder = run_folder(tmp_path / "a")
+    (folder / "dream-seed0.gif").write_bytes(gif)
+    rows = [
+        ("seed", "window", "real", "paid", "imagined"),
+        (0, 0, 0, 1.0, 3.0),
+        (0, 1, 0, 5.0, 2.0),
+        (0, 2, 0, "nan", 1),
+    ]
+    (folder / "dreams.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+    agent = agents.read(folder)
+    assert agent is not None and agent.dreams == ((gif,), ((1.0, 3.0), (5.0, 2.0)))
+    shown = agents.shown([agent], "x")
+    assert shown.count("data:image/gif") == 1 and shown.count("<circle") == 2 and "2 windows" in shown
+    # The larger imagined return stands higher, and the larger paid one further right.
+    (x, y), (further, lower) = ([float(n) for n in found] for found in re.findall(r'cx="(.*?)" cy="(.*?)"', shown))
+    assert further > x and lower > y and ">5</text>" in shown and ">1</text>" in shown
+    alike = dreaming.scatter([(0.0, 0.0)] * 3, "<b>")
+    assert "NaN" not in alike and "nan" not in alike and "<b>" not in alike
+    (folder / "dreams.csv").write_text("seed,window\n0,0\n")
+    (folder / "dream-seed0.gif").write_bytes(b"<svg onload=alert(1)>")
+    assert agents.read(folder).dreams == ((), ())  # type: ignore[union-attr]
 
 
 def test_what_is_no_run_or_no_image_is_left_out(tmp_path):

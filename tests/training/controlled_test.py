@@ -12,6 +12,7 @@ import pytest
 from contracts.settings import TINY, rnd
 from training.resume_test import assert_equal, go, rows
 from training.stopping import stopped
+from training.together import take
 
 from made import cli, saving
 from made.agents.rad import RAD
@@ -100,7 +101,7 @@ def test_a_program_for_each_kind_of_update_learns_the_same(whole):
     for learning in (one, other):
         learners, sums = list(one.start()), [None] * len(one.like())
         for t in range(FIRST, FIRST + 4):
-            learning.take(learners, sums, came, t)
+            take(learning, learners, sums, came, t)
         ends.append([jax.tree.leaves(x.leaves) for x in learners])
     for x, y in zip(*map(jax.tree.leaves, ends), strict=True):
         assert np.allclose(*(np.asarray(jax.random.key_data(z) if _is_key(z) else z) for z in (x, y)), atol=1e-5)
@@ -162,14 +163,19 @@ def test_a_seed_that_takes_turns_with_others_is_the_same_alone(whole, tmp_path):
     assert rows(tmp_path) == [line for line in rows(out) if line["seed"] == SEEDS[1]]
 
 
-@pytest.mark.parametrize("whole", ["rad"], indirect=True)
-def test_seeds_in_threads_of_their_own_are_the_same(whole, tmp_path, monkeypatch):
-    """As on a GPU."""
-    asked, programs, out, end = whole
-    monkeypatch.setattr(turns, "in_turn", functools.partial(turns.in_turn, threads=True))
-    last = go(asked, programs, tmp_path)
-    assert rows(tmp_path) == rows(out)
-    assert_equal(end.state, last.state)
+def test_seeds_in_threads_of_their_own_are_the_same(drawing, tmp_path, monkeypatch):
+    """As on a GPU, with a program for each kind of update; threads that need a program first compile it once."""
+    asked, compiled, ends = plan("rad"), [], []
+    monkeypatch.setattr(devices, "compiled", lambda lowered: compiled.append(1) or [one.compile() for one in lowered])
+    side_by_side = turns.side_by_side
+    with controlled.prepared(asked) as programs:
+        one = beside(programs)
+        one.learning = Learning(asked.run, one.workers.spec, SEEDS, timed=True)  # type: ignore[arg-type]
+        for threads in (True, False):
+            monkeypatch.setattr(turns, "side_by_side", functools.partial(side_by_side, threads=threads))
+            ends.append(go(asked, programs, tmp_path / str(threads)))
+    assert len(compiled) == 1 and rows(tmp_path / "True") == rows(tmp_path / "False")
+    assert_equal(*(end.state for end in ends))
 
 
 @pytest.mark.parametrize("whole", ["sac"], indirect=True)

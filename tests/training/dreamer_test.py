@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import os
 import re
 from typing import Any
@@ -15,6 +16,7 @@ from PIL import Image
 from sequences_test import Listener
 from training.resume_test import Stops, assert_equal, go, rows
 from training.stopping import stopped
+from training.together import act
 
 from made import cli
 from made.agents.dreamer import Dreamer
@@ -28,13 +30,13 @@ from made.dreaming import SequenceLearner
 from made.replay import Replay
 from made.schedules import Constant
 from made.sequences import Sequences
-from made.training import control_run, controlled, devices, dreams, session
+from made.training import control_run, controlled, devices, dreams, session, turns
 from made.training.command import Train
 from made.training.plan import Plan
 
 ACTIONS, FIRST, EVERY, SEEDS = 27, 8, 6, (0, 1)
 SMALL = Layout(stoch=2, deter=4, hidden=4, units=4, depth=2, reward=1, ends=1, value=1, actor=1)
-SETTINGS = ("task.repeat=100", "task.pixels=False", "replay.length=4", f"seed_steps={FIRST}", "batch=2", "pretrain=2")
+SETTINGS = ("task.repeat=100", "replay.length=4", f"seed_steps={FIRST}", "batch=2", "pretrain=2")
 SETTINGS += ("train_every=8", "updates=2", "replay.steps.capacity=64", "agent.horizon=2")
 LEARNT = (8, 16, 24)  # actions that are followed by two updates, all by the same program
 
@@ -49,9 +51,10 @@ def small():
         yield
 
 
-def plan() -> Plan:
-    """Twenty-seven actions from states in rows of six, with a bonus that takes in every step once."""
-    run = control_run.build("pendulum_swingup", "dreamer", "none", False, 0.1, None, SETTINGS)
+def plan(pixels: bool = False) -> Plan:
+    """Twenty-seven actions in rows of six, with a bonus that takes in every step once."""
+    settings = (*SETTINGS, f"task.pixels={pixels}")
+    run = control_run.build("pendulum_swingup", "dreamer", "none", False, 0.1, None, settings)
     agent, bonus = dataclasses.replace(run.agent, layout=SMALL), fed(RE3(**TINY, capacity=40))  # type: ignore[type-var]
     run = dataclasses.replace(run, agent=agent, bonus=bonus, iterations=ACTIONS, every=EVERY)  # type: ignore[call-arg]
     return Plan(run, SEEDS, evaluate_every=12, checkpoint_every=12, episodes=2, keep=2)  # type: ignore[arg-type]
@@ -102,23 +105,39 @@ def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path
     assert rows(tmp_path) == rows(out)
 
 
+def test_from_pixels_seeds_in_threads_go_on_bit_for_bit_too(drawing, tmp_path, monkeypatch):
+    """A state and a memory for each seed, as on a GPU, and the first burst of updates compiled by one thread alone."""
+    asked = plan(pixels=True)._replace(evaluate_every=10**6)
+    monkeypatch.setattr(turns, "side_by_side", functools.partial(turns.side_by_side, threads=True))
+    with controlled.prepared(asked) as programs:
+        learning = programs.advance.__self__.learning
+        end = go(asked, programs, tmp_path / "whole")
+        assert len(end.state.learners) == len(SEEDS) and [int(one.k) for one in end.state.learners] == [6, 6]
+        assert learning._study._cache_size() == 1
+        with pytest.raises(KeyboardInterrupt), stopped(20, KeyboardInterrupt, len(SEEDS)):
+            go(asked, programs, tmp_path / "killed")
+        assert session.stand_of(asked, programs, tmp_path / "killed").update == 12
+        assert_equal(end.state, go(asked, programs, tmp_path / "killed").state)
+    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+
+
 def test_what_is_remembered_is_carried_on_and_blank_where_an_episode_begins(whole):
     _, programs, _, end = whole
     learning, learners = programs.advance.__self__.learning, end.state.learners
     obs = np.ones((2, 3), np.float32)
     blank = learning.carries(1)
-    first, _ = learning.act(learners, blank, np.ones(2, bool), obs, 5)
-    on, _ = learning.act(learners, first, np.zeros(2, bool), obs, 6)
-    anew, _ = learning.act(learners, first, np.ones(2, bool), obs, 6)
-    fresh, _ = learning.act(learners, blank, np.zeros(2, bool), obs, 6)
+    first, _ = act(learning, learners, blank, np.ones(2, bool), obs, 5)
+    on, _ = act(learning, learners, first, np.zeros(2, bool), obs, 6)
+    anew, _ = act(learning, learners, first, np.ones(2, bool), obs, 6)
+    fresh, _ = act(learning, learners, blank, np.zeros(2, bool), obs, 6)
     assert_equal(anew, fresh)
-    half, _ = learning.act(learners, first, np.array([True, False]), obs, 6)
+    half, _ = act(learning, learners, first, np.array([True, False]), obs, 6)
     deter = lambda carries: np.asarray(carries[0][0].deter)[:, 0]  # noqa: E731
     assert not np.allclose(deter(on), deter(anew))
     np.testing.assert_array_equal(deter(half), np.stack([deter(anew)[0], deter(on)[1]]))
-    again = [learning.act(learners, first, np.zeros(2, bool), obs, 9, i, explore=False)[1] for i in (0, 0, 1)]
+    again = [act(learning, learners, first, np.zeros(2, bool), obs, 9, i, explore=False)[1] for i in (0, 0, 1)]
     assert np.array_equal(again[0], again[1]) and np.abs(again[0]).max() <= 1
-    state = [learning.act(learners, first, np.zeros(2, bool), obs, 9, i, explore=False)[0] for i in (0, 1)]
+    state = [act(learning, learners, first, np.zeros(2, bool), obs, 9, i, explore=False)[0] for i in (0, 1)]
     assert not np.allclose(state[0][0][0].stoch, state[1][0][0].stoch), "each step has noise of its own"
 
 

@@ -12,6 +12,7 @@ from training import dreamer_test
 from training.controlled_test import ACTIONS, FIRST, SEEDS, beside, plan, small  # noqa: F401, a fixture
 from training.resume_test import assert_equal, go, rows
 from training.stopping import stopped
+from training.together import take
 
 from made import replay, trees
 from made.agents.rad import sac
@@ -125,7 +126,7 @@ def test_the_same_actions_are_stored_as_on_the_device(whole):
         for t in range(1, HELD + 9):
             number, over = np.full(len(SEEDS), t, np.float32), np.full(len(SEEDS), t % 5 == 4)
             came = blank._replace(obs=shown[t], next_obs=shown[t + 1], reward=number, truncated=over)
-            learning.take(learners, [None] * len(learners), came, t)
+            take(learning, learners, [None] * len(learners), came, t)
         learning.row(learners, [None], HELD)
         ends.append(learning.closed(learners))
     assert_equal(*ends)

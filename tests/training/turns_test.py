@@ -5,13 +5,13 @@ import time
 
 import pytest
 
-from made.training.turns import in_turn
+from made.training.turns import side_by_side
 
 
 @pytest.mark.parametrize("threads", [False, True])
 def test_every_part_has_its_turns_in_order(threads):
     had = []
-    in_turn(lambda part, i: had.append((part, i, threading.get_ident())), 3, 20, threads)
+    side_by_side(lambda part, i: had.append((part, i, threading.get_ident())), 3, 20, threads)
     assert len(had) == 60
     for part in range(3):
         assert [i for who, i, _ in had if who == part] == list(range(20))
@@ -31,7 +31,7 @@ def test_parts_do_not_wait_for_each_other():
         elif i == 9:
             done.set()
 
-    in_turn(turn, 2, 10, threads=True)
+    side_by_side(turn, 2, 10, threads=True)
 
 
 @pytest.mark.parametrize("threads", [False, True])
@@ -45,5 +45,5 @@ def test_where_one_fails_the_others_end_and_its_error_is_raised(threads):
             raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        in_turn(turn, 2, 100_000, threads)
+        side_by_side(turn, 2, 100_000, threads)
     assert had[0] == 4 and had[1] < 1000

@@ -1,0 +1,20 @@
+"""All states of a control run at once, as a run with one thread goes through them."""
+
+import jax
+import numpy as np
+
+from made.training.control_learning import Learning, told
+
+
+def act(learning: Learning, learners, carries, began, obs, *when: int, explore: bool = True):
+    """(what is remembered then, actions) of all states, those of the first seed first."""
+    each = zip(learners, carries, *(np.split(x, len(learners)) for x in (began, obs)), strict=True)
+    found = [learning.ask(i, *given, *when, explore=explore) for i, given in enumerate(each)]
+    return tuple(carry for carry, _ in found), np.concatenate([told(x) for _, x in found])
+
+
+def take(learning: Learning, learners, sums, came, t: int) -> None:
+    """Store the t-th step of all states, leaves [L, ...], and learn from it."""
+    for i in range(len(learners)):
+        mine = slice(None) if learning.as_lanes else slice(i, i + 1)
+        learning.learn(i, learners, sums, jax.tree.map(lambda x, mine=mine: x[mine], came), t)
