@@ -108,8 +108,7 @@ def _pictures(agent: Agent) -> str:
         image = f'<img src="{markup.source(agent.visits[0])}" alt="{escape(alt)}">'
         parts.append(f"<figure>{image}<figcaption>Where 32 episodes went on one fresh level</figcaption></figure>")
     if agent.dreams.films:
-        words = f"{dreaming.ALT}, by the actions alone"
-        parts.append(_film(agent.dreams.films[0], f"{dreaming.ALT}: {who}", words))
+        parts.append(_film(agent.dreams.films[0], f"{dreaming.ALT}: {who}", dreaming.ALT))
     if agent.dreams.returns:
         words = "Returns of windows of the replay: what the model imagines after five observations, and what was paid"
         drawn = dreaming.scatter(agent.dreams.returns, who)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 _FILM, _RETURNS, _GIF = "dream-seed*.gif", "dreams.csv", (b"GIF87a", b"GIF89a")
-_SIDE, _ROOM, _BELOW = 160, 52, 34  # of the field of points, to its left and below it
-ALT = "Truth, the model after its first five observations, and their difference"
+_SIDE, _ROOM, _BELOW = 160, 60, 34  # of the field of points, to its left and below it
+ALT = "Truth, what the model makes of five observations and then actions alone, and their difference"
 
 
 class Dreams(NamedTuple):
