@@ -113,7 +113,7 @@ def test_from_pixels_seeds_in_threads_go_on_bit_for_bit_too(drawing, tmp_path, m
         learning = programs.advance.__self__.learning
         end = go(asked, programs, tmp_path / "whole")
         assert len(end.state.learners) == len(SEEDS) and [int(one.k) for one in end.state.learners] == [6, 6]
-        assert learning._study._cache_size() == 1
+        assert learning.programs.study._cache_size() == 1
         with pytest.raises(KeyboardInterrupt), stopped(20, KeyboardInterrupt, len(SEEDS)):
             go(asked, programs, tmp_path / "killed")
         assert session.stand_of(asked, programs, tmp_path / "killed").update == 12
