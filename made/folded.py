@@ -14,11 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from made.nets import CHANNELS_LAST, to_cells, to_pixels
+from made.nets import CHANNELS_LAST, EVEN, to_cells, to_pixels
 
 KERNEL = 3
 STRIDES = (2, 1, 1, 1)
-EVEN = 8  # channels come in multiples of so many where a GPU is to be fast
 
 Weights = Sequence[Float[Array, "k k i o"]]
 Biases = Sequence[Float[Array, " o"]]

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Key, PyTree, Shaped
 from made.core import Space
 
 Activation = Callable[[Array], Array]
+EVEN = 8  # what a GPU wants the sides of products and the numbers of channels to be multiples of
 CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")  # of images, kernels and answers: the order that GPUs are fast in
 SMALL = 16  # cells a side up to which an image is convolved by a product of matrices
 

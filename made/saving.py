@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import PyTree
 from safetensors import SafetensorError, safe_open
 
+from made import trees
 from made.core import Space, Spec
 from made.describe import describe
 
@@ -116,11 +117,7 @@ def flat(tree: PyTree) -> Arrays:
 def where_they_are(tree: PyTree) -> dict[str, Any]:
     """The same without a copy: what is on a device stays there, to be written by `save` before anything changes."""
     named = {jax.tree_util.keystr(path): _array(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
-    return {name: jax.random.key_data(x) if _is_key(x) else x for name, x in named.items()}
-
-
-def _is_key(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return {name: jax.random.key_data(x) if trees.is_key(x) else x for name, x in named.items()}
 
 
 def _array(x: Any) -> Any:
@@ -129,7 +126,7 @@ def _array(x: Any) -> Any:
 
 def _numbers(x: Any) -> np.ndarray:
     x = _array(x)
-    return np.array(jax.random.key_data(x) if _is_key(x) else x, order="C")
+    return np.array(jax.random.key_data(x) if trees.is_key(x) else x, order="C")
 
 
 def unflat(arrays: Mapping[str, np.ndarray], like: PyTree, free: int = 0) -> PyTree:
@@ -148,7 +145,7 @@ def unflat(arrays: Mapping[str, np.ndarray], like: PyTree, free: int = 0) -> PyT
 def _fitting(new: np.ndarray, old: Any, name: str, free: int) -> Any:
     """One array as the leaf it stands for: NumPy's stay NumPy's, at whatever width."""
     on_host = isinstance(old, np.ndarray | np.generic)
-    was = old if on_host else jax.eval_shape(lambda x: jax.random.key_data(x) if _is_key(x) else x, old)
+    was = old if on_host else jax.eval_shape(lambda x: jax.random.key_data(x) if trees.is_key(x) else x, old)
     if new.shape[free:] != was.shape or new.dtype != was.dtype:
         raise ValueError(
             f"The file holds {name} as {new.dtype}{list(new.shape)}, but this bonus has {was.dtype}"
@@ -156,7 +153,9 @@ def _fitting(new: np.ndarray, old: Any, name: str, free: int) -> Any:
         )
     if on_host:
         return new
-    return jax.random.wrap_key_data(jnp.array(new), impl=jax.random.key_impl(old)) if _is_key(old) else jnp.array(new)
+    return (
+        jax.random.wrap_key_data(jnp.array(new), impl=jax.random.key_impl(old)) if trees.is_key(old) else jnp.array(new)
+    )
 
 
 def save(

@@ -1,6 +1,7 @@
 """Small operations on pytrees of arrays."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,13 +29,18 @@ def over_leading(fn: Callable, axes: int) -> Callable:
     return fn
 
 
+def is_key(x: Any) -> bool:
+    """Whether an array, or the shape of one, is of random keys."""
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
 def stack(trees: Sequence[PyTree]) -> PyTree:
     """One tree whose leaves have a new leading axis, from trees of the same structure."""
 
     def join(*leaves) -> Array:
         whole = jnp.stack([jnp.asarray(leaf) for leaf in leaves])
-        is_key = jnp.issubdtype(whole.dtype, jax.dtypes.prng_key)
-        return whole if is_key else whole.astype(whole.dtype)  # Python numbers leave a weak type, which recompiles
+        # Python numbers leave a weak type, which recompiles.
+        return whole if is_key(whole) else whole.astype(whole.dtype)
 
     return jax.tree.map(join, *trees)
 

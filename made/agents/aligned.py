@@ -13,13 +13,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from made.agents.dreamer_nets import Dense
-
-SIDE = 8
+from made.nets import EVEN
 
 
 def side_of(dtype: Any) -> int:
     """What sides are to be multiples of."""
-    return SIDE if jax.default_backend() != "cpu" and jnp.dtype(dtype) == jnp.bfloat16 else 1
+    return EVEN if jax.default_backend() != "cpu" and jnp.dtype(dtype) == jnp.bfloat16 else 1
 
 
 class Typed(eqx.Module):

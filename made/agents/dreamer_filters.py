@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from made.folded import spread
-from made.nets import CHANNELS_LAST, to_cells
+from made.nets import CHANNELS_LAST, EVEN, to_cells
 
 DOWN = ((4, 1), (4, 2), (4, 4), (4, 8))  # (kernel, channels in units of `depth`) of the convolutions
 UP = ((5, 4), (5, 2), (6, 1), (6, 0))  # of the transposed ones, 1 -> 5 -> 13 -> 30 -> 64; the last: those of the image
@@ -74,7 +74,7 @@ def from_cells(x: Float[Array, "b h w i"], weight: Float[Array, "k k i o"]) -> F
     k, _, i, o = weight.shape
     cells = jax.vmap(lambda image: to_cells(image, 2))(x)
     kernel = weight.reshape(k // 2, 2, k // 2, 2, i, o).swapaxes(1, 2).reshape(k // 2, k // 2, 4 * i, o)
-    none, more = (0, 0), (0, -4 * i % FEW)  # channels of zeros, as the fast products need
+    none, more = (0, 0), (0, -4 * i % EVEN)  # channels of zeros, as the fast products need
     cells, kernel = jnp.pad(cells, (none, none, none, more)), jnp.pad(kernel, (none, none, more, none))
     made = jax.lax.conv_general_dilated(cells, kernel, (1, 1), "VALID", dimension_numbers=CHANNELS_LAST)
     height, width = ((n - k) // 2 + 1 for n in x.shape[1:3])

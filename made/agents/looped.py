@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from made import trees
+
 Parts = Sequence[Callable]  # pytrees that are called with arrays
 
 
@@ -75,18 +77,14 @@ def _back(step: Callable, at_a_time: int, kept: tuple[Callable, list[Any], Parts
 looped.defvjp(_there, _back)
 
 
-def _is_key(x: Array) -> bool:
-    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
 def _again(x: Array) -> Array:
     """A key that is used a second time to make the same draws anew; all else as it is."""
-    return jax.random.clone(x) if _is_key(x) else x
+    return jax.random.clone(x) if trees.is_key(x) else x
 
 
 def _is_same_in_lanes(x: Array) -> bool:
     """Whether what is drawn from a key is the same side by side with others; of the kinds of keys, with threefry."""
-    return not _is_key(x) or str(jax.random.key_impl(x)) == "threefry2x32"
+    return not trees.is_key(x) or str(jax.random.key_impl(x)) == "threefry2x32"
 
 
 def _one_by_one(call: Callable) -> Callable:

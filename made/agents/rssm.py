@@ -93,18 +93,16 @@ class RSSM(eqx.Module):
 
     def ahead(self, before: Latent, action: Float[Array, "*b a"], noise: Float[Array, "*b s"]) -> Latent:
         """One step on its own: z is drawn from the prior."""
-        of_state, of_action = self.inputs.split(self.layout.stoch)
-        deter = self._carried(of_state, before, of_action(action, self.layout.dtype))
-        return Latent(deter, drawn(self.expected(deter), noise))
+        return moved(self._alone(), before, action, noise)
 
     def told(
         self, before: Latent, action: Float[Array, "*b a"], embed: Float[Array, "*b e"], noise: Float[Array, "*b s"]
     ) -> Observed:
         """One step that takes in what was seen: z is drawn from the posterior."""
-        of_state, of_action = self.inputs.split(self.layout.stoch)
-        deter = self._carried(of_state, before, of_action(action, self.layout.dtype))
-        of_deter, of_embed = self.joined.split(self.layout.deter)
-        posterior = self._judged(of_deter, deter, of_embed(embed, self.layout.dtype))
+        of_action, *others, _ = self._alone()
+        deter = carried(others, before, of_action(action))
+        of_deter, of_embed = typed(self.joined.split(self.layout.deter), self.layout.dtype)
+        posterior = judged((of_deter, typed(self.posterior, self.layout.dtype)), deter, of_embed(embed))
         return Observed(Latent(deter, drawn(posterior, noise)), posterior, self.expected(deter))
 
     def begin(self, embed: Float[Array, "*b e"], noise: Float[Array, "*b s"]) -> Observed:
@@ -149,37 +147,42 @@ class RSSM(eqx.Module):
         gradient; the gradient of what follows reaches it by way of its actions, and the model gets none.
         """
 
-        dtype, (of_state, of_action) = self.layout.dtype, self.inputs.split(self.layout.stoch)
-
         def step(parts: Parts, layers: Parts, before: Latent, x: tuple) -> tuple[Latent, tuple[Latent, PyTree]]:
-            (of_action, *others, prior), (key, noise) = layers, x
-            action, more = parts[0](jax.lax.stop_gradient(before.features), key)
-            deter = carried(others, before, of_action(action))
-            latent = Latent(deter, drawn(normal(prior(deter, dtype)), noise))
+            action, more = parts[0](jax.lax.stop_gradient(before.features), x[0])
+            latent = moved(layers, before, action, x[1])
             return latent, (latent, more)
 
-        keys, rows = jax.vmap(jax.random.split)(jax.random.split(key, horizon)), start.stoch.shape[0]
+        dtype, rows = self.layout.dtype, start.stoch.shape[0]
+        keys = jax.vmap(jax.random.split)(jax.random.split(key, horizon))
         noise = jax.vmap(lambda key: jax.random.normal(key, start.stoch.shape))(keys[:, 1])
-        policy, layers = typed(policy, dtype), typed((of_action, of_state, self.gates, self.mixed, self.prior), dtype)
         given = filled_up(start, dtype, 0), (keys[:, 0], filled_up(noise, dtype, 1))
-        found = looped(step, at_a_time(horizon, IMAGINED_AT_A_TIME), (policy,), layers, *given)[1]  # type: ignore[index]
+        passes, policy = at_a_time(horizon, IMAGINED_AT_A_TIME), typed(policy, dtype)
+        found = looped(step, passes, (policy,), self._alone(), *given)[1]  # type: ignore[index]
         return jax.tree.map(lambda x: x[:, :rows], found)
 
     def follow(self, start: Latent, actions: Float[Array, "T B a"], noise: Float[Array, "T B s"]) -> Latent:
         """The states that those actions lead to, none of them seen: an open-loop prediction."""
 
-        def step(before: Latent, x):
-            latent = self.ahead(before, *x)
+        layers = self._alone()
+
+        def step(before: Latent, x: tuple) -> tuple[Latent, Latent]:
+            latent = moved(layers, before, *x)
             return latent, latent
 
         passes = at_a_time(noise.shape[0], IMAGINED_AT_A_TIME)
         return jax.lax.scan(step, start, (actions, noise), unroll=passes)[1]
 
-    def _carried(self, of_state: Dense, before: Latent, pushed: Float[Array, "*b h"]) -> Float[Array, "*b d"]:
-        return carried(typed((of_state, self.gates, self.mixed), self.layout.dtype), before, pushed)
+    def _alone(self) -> Parts:
+        """The layers of a step on its own: of the action, of z, of what comes in, of h, and the prior's."""
+        of_state, of_action = self.inputs.split(self.layout.stoch)
+        return typed((of_action, of_state, self.gates, self.mixed, self.prior), self.layout.dtype)
 
-    def _judged(self, of_deter: Dense, deter: Float[Array, "*b d"], seen: Float[Array, "*b h"]) -> Normal:
-        return judged(typed((of_deter, self.posterior), self.layout.dtype), deter, seen)
+
+def moved(layers: Parts, before: Latent, action: Float[Array, "*b a"], noise: Float[Array, "*b s"]) -> Latent:
+    """(h_t, z_t) after an action, z drawn from the prior p(z | h_t)."""
+    of_action, *others, prior = layers
+    deter = carried(others, before, of_action(action))
+    return Latent(deter, drawn(normal(prior(deter, None)), noise))  # its layers know their type
 
 
 def carried(layers: Parts, before: Latent, pushed: Float[Array, "*b h"]) -> Float[Array, "*b d"]:

@@ -132,7 +132,7 @@ class Workers:
     def send(self, actions: Shaped[np.ndarray, "n A"], part: int | None = None) -> None:
         """Let every environment, or those of a part, take its action; returns at once."""
         who, place = self._who(part), self.place(part)
-        self._check_idle("send", who)
+        self._check_idle("send", part)
         actions, wanted = np.asarray(actions), (place.stop - place.start, *self.spec.action.shape)
         if actions.shape != wanted or not np.isfinite(actions).all():
             raise ValueError(
@@ -202,10 +202,10 @@ class Workers:
     def _split(self, rows: Any) -> list:
         return [rows[place] for place in self._places]
 
-    def _check_idle(self, what: str, who: Sequence[int] | None = None) -> None:
+    def _check_idle(self, what: str, part: int | None = None) -> None:
         if self._lines.failure is not None:
             raise self._lines.failure
         if not self._lines.open:
             raise ValueError(f"Workers.{what} was called after close: make new Workers.")
-        if any(self._owed[i] for i in (self._who(None) if who is None else who)):
+        if any(self._owed[i] for i in self._who(part)):
             raise ValueError(f"Workers.{what} was called between send and receive: receive first.")

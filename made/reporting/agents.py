@@ -27,7 +27,8 @@ class Agent(NamedTuple):
     line: Mapping[str, Any]
     films: tuple[bytes, ...] = ()
     visits: tuple[bytes, ...] = ()
-    dreams: dreaming.Dreams = dreaming.Dreams()
+    dreams: tuple[bytes, ...] = ()  # films by seed
+    returns: dreaming.Returns = ()  # as its model expects them
 
 
 def read(folder: Path) -> Agent | None:
@@ -48,10 +49,14 @@ def read(folder: Path) -> Agent | None:
     line = curves.line(bonus, *seen, text=f"{text} ({folder.name})")
     device = str(session.get("cpu") if session.get("device") == "cpu" else session.get("device"))
     cores = f", {session['cpu_cores']} cores" if session.get("device") == "cpu" and "cpu_cores" in session else ""
-    films = [film for path in sorted(folder.glob(_FILM)) if (film := path.read_bytes()).startswith(_GIF)]
-    maps = [png for path in sorted(folder.glob(_VISITS)) if (png := path.read_bytes()).startswith(_PNG)]
-    pictures = tuple(films), tuple(maps), dreaming.read(folder)
-    return Agent(folder.name, command, task, text, device + cores, line, *pictures)
+    films, visits = _images(folder, _FILM, _GIF), _images(folder, _VISITS, _PNG)
+    dreams = _images(folder, dreaming.FILM, _GIF), dreaming.returns(folder)
+    return Agent(folder.name, command, task, text, device + cores, line, films, visits, *dreams)
+
+
+def _images(folder: Path, pattern: str, begin: bytes | tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The files of that name which begin as images of their kind do."""
+    return tuple(image for path in sorted(folder.glob(pattern)) if (image := path.read_bytes()).startswith(begin))
 
 
 def _curve(lines: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
@@ -89,7 +94,9 @@ def _told_apart(agents: Sequence[Agent]) -> list[dict[str, Any]]:
 
 def shown(agents: Sequence[Agent], name: str) -> str:
     """Films and maps of all agents, then their curves and commands."""
-    pictures = "".join(_pictures(agent) for agent in agents if agent.films or agent.visits or any(agent.dreams))
+    pictures = "".join(
+        _pictures(agent) for agent in agents if agent.films or agent.visits or agent.dreams or agent.returns
+    )
     rows = [(agent.name, agent.task, agent.bonus, agent.line["seeds"], agent.device, agent.command) for agent in agents]
     head = ("run", "task", "bonus", "seeds", "machine", "command")
     listed = markup.details("The commands", markup.table(head, rows, "Runs of made train"))
@@ -107,11 +114,11 @@ def _pictures(agent: Agent) -> str:
         alt = f"Map of visits: where 32 episodes went on one fresh level, {who}"
         image = f'<img src="{markup.source(agent.visits[0])}" alt="{escape(alt)}">'
         parts.append(f"<figure>{image}<figcaption>Where 32 episodes went on one fresh level</figcaption></figure>")
-    if agent.dreams.films:
-        parts.append(_film(agent.dreams.films[0], f"{dreaming.ALT}: {who}", dreaming.ALT))
-    if agent.dreams.returns:
+    if agent.dreams:
+        parts.append(_film(agent.dreams[0], f"{dreaming.ALT}: {who}", dreaming.ALT))
+    if agent.returns:
         words = "Returns of windows of the replay: what the model imagines after five observations, and what was paid"
-        drawn = dreaming.scatter(agent.dreams.returns, who)
+        drawn = dreaming.scatter(agent.returns, who)
         parts.append(f"<figure>{drawn}<figcaption>{words}</figcaption></figure>")
     return f'<article><h3>{escape(agent.bonus)}</h3><p class="soft">{escape(agent.task)}</p>{"".join(parts)}</article>'
 

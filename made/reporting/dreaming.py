@@ -4,34 +4,28 @@ import csv
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-_FILM, _RETURNS, _GIF = "dream-seed*.gif", "dreams.csv", (b"GIF87a", b"GIF89a")
+FILM, _RETURNS = "dream-seed*.gif", "dreams.csv"
 _SIDE, _ROOM, _BELOW = 160, 60, 34  # of the field of points, to its left and below it
 ALT = "Truth, what the model makes of five observations and then actions alone, and their difference"
 
 
-class Dreams(NamedTuple):
-    """What `made train` leaves of a model: films by seed, and (paid, imagined) returns of windows of the replay."""
-
-    films: tuple[bytes, ...] = ()
-    returns: tuple[tuple[float, float], ...] = ()
+Returns = Sequence[tuple[float, float]]  # (paid, imagined) of windows of the replay
 
 
-def read(folder: Path) -> Dreams:
-    """What is there of it; a file that is none of these is left out."""
-    films = [film for path in sorted(folder.glob(_FILM)) if (film := path.read_bytes()).startswith(_GIF)]
+def returns(folder: Path) -> Returns:
+    """What `made train` left of them; nothing where the file is not what it should be."""
     try:
         with open(folder / _RETURNS, encoding="utf-8", newline="") as file:
             pairs = [(float(row["paid"]), float(row["imagined"])) for row in csv.DictReader(file)]
     except (OSError, ValueError, LookupError, TypeError):
         pairs = []
-    return Dreams(tuple(films), tuple(pair for pair in pairs if np.isfinite(pair).all()))
+    return tuple(pair for pair in pairs if np.isfinite(pair).all())
 
 
-def scatter(returns: Sequence[tuple[float, float]], who: str) -> str:
+def scatter(returns: Returns, who: str) -> str:
     """Imagined against paid returns, a point a window; on the dashed line they are equal."""
     values = np.asarray(returns, float)
     low, high = float(values.min()), float(values.max())

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from made import saving
+from made import saving, trees
 
 FORMAT = "made-training"
 KEEP = 3  # one is enough to go on from; the others are for a damaged disk and for looking back
@@ -106,8 +106,7 @@ def restore(checkpoint: Checkpoint, shapes: PyTree) -> PyTree:
 
 def _sample(x: jax.ShapeDtypeStruct) -> Any:
     """Of a random key its shape does not say the kind, so a key stands for it."""
-    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    return jnp.broadcast_to(jax.random.key(0), x.shape) if is_key else x
+    return jnp.broadcast_to(jax.random.key(0), x.shape) if trees.is_key(x) else x
 
 
 def _sync(folder: Path) -> None:

@@ -63,9 +63,10 @@ class ControlPrograms:
         """
         if not self.timed:
             return self.call(self._learn, *given, None)
-        with self._compiling:
-            if not self._kinds:
-                self._kinds = devices.compiled(self._learn.lower(*given, k) for k in range(self.run.agent.kinds))
+        if not self._kinds:
+            with self._compiling:
+                if not self._kinds:  # no other thread was first
+                    self._kinds = devices.compiled(self._learn.lower(*given, k) for k in range(self.run.agent.kinds))
         return self._kinds[k % len(self._kinds)](*given)
 
     def nothing(self, leaves: list[Array], *given: Any) -> lanes.Sums:

@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from made import trees
 from made.run import Run, RunState
 from made.training import lanes
 
@@ -80,7 +80,7 @@ def place(tree: PyTree, mesh: Mesh | None, where: PyTree = None) -> PyTree:
 
 def _spread(x: Any, where: NamedSharding) -> jax.Array:
     """An array that every process has whole, as one whose parts are on the devices of all processes."""
-    if is_key(x):
+    if trees.is_key(x):
         data, kind = _spread(jax.random.key_data(x), where), jax.random.key_impl(x)
         return jax.jit(lambda numbers: jax.random.wrap_key_data(numbers, impl=kind), out_shardings=where)(data)
     whole = np.asarray(x)
@@ -91,20 +91,15 @@ def gathered(tree: PyTree, mesh: Mesh | None) -> PyTree:
     """The arrays, whole, on one device of this process; every process must ask."""
     if mesh is None or jax.process_count() == 1:
         return tree
-    plain = lambda x: jax.random.key_data(x) if is_key(x) else x  # noqa: E731
+    plain = lambda x: jax.random.key_data(x) if trees.is_key(x) else x  # noqa: E731
     everywhere = NamedSharding(mesh, PartitionSpec())
     numbers = jax.jit(lambda tree: jax.tree.map(plain, tree), out_shardings=everywhere)(tree)
 
     def own(x: jax.Array, was: jax.Array) -> jax.Array:
         mine = x.addressable_data(0)
-        return jax.random.wrap_key_data(mine, impl=jax.random.key_impl(was)) if is_key(was) else mine
+        return jax.random.wrap_key_data(mine, impl=jax.random.key_impl(was)) if trees.is_key(was) else mine
 
     return jax.tree.map(own, numbers, tree)
-
-
-def is_key(x: Any) -> bool:
-    """Whether an array, or the shape of one, is of random keys."""
-    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def compile_begin(mesh: Mesh | None, where: PyTree) -> Any:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from made import trees
 from made.run import RunState
 from made.training import devices, lanes, memory, session
 from made.training.plan import Plan
@@ -124,11 +125,11 @@ def stand_of(plan: Plan, all_of: Joined, out: Path) -> Stand:
 
 
 def _numbers(state: RunState) -> Any:
-    return jax.tree.map(lambda x: jax.random.key_data(x) if devices.is_key(x) else x, state)
+    return jax.tree.map(lambda x: jax.random.key_data(x) if trees.is_key(x) else x, state)
 
 
 def _like(numbers: Any, shape: jax.ShapeDtypeStruct) -> Any:
-    return jax.random.wrap_key_data(jnp.asarray(numbers)) if devices.is_key(shape) else numbers
+    return jax.random.wrap_key_data(jnp.asarray(numbers)) if trees.is_key(shape) else numbers
 
 
 def train(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from made import trees
 from made.core import Metrics
 from made.run import Run, RunState, evaluate
 
@@ -45,7 +46,7 @@ def begin(lanes: Run, seeds: Int[Array, " L"]) -> RunState:
 
 def strong(x: Array) -> Array:
     """The same without a weak type: a state read from disk has none, and must fit the same compiled program."""
-    return x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else jax.lax.convert_element_type(x, x.dtype)
+    return x if trees.is_key(x) else jax.lax.convert_element_type(x, x.dtype)
 
 
 def advance(lanes: Run, state: RunState, n: Int[Array, ""]) -> tuple[RunState, Row]:

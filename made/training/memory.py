@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
+
+from made import trees
 
 
 def size_of(tree: PyTree) -> int:
@@ -16,9 +17,7 @@ def size_of(tree: PyTree) -> int:
 
 
 def _width(x: Any) -> int:
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return x.dtype.itemsize
-    return np.dtype(x.dtype).itemsize
+    return x.dtype.itemsize if trees.is_key(x) else np.dtype(x.dtype).itemsize
 
 
 def needed(compiled: jax.stages.Compiled) -> int | None:

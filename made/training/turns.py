@@ -21,7 +21,7 @@ from jaxtyping import Array, PyTree
 from made.control.worker import Workers
 from made.core import Transition
 from made.training import lanes
-from made.training.control_learning import Learning, told
+from made.training.control_learning import Learning, Leaves, told
 from made.training.plan import Plan
 from made.training.session import demand_finite
 
@@ -120,7 +120,7 @@ def played(learning: Learning, learners: Any, workers: Workers, episodes: int, s
     k is the number of the action after which it is asked.
     """
     totals, began = np.full(workers.n_envs, np.nan), np.ones(workers.n_envs, bool)
-    carries = list(learning.carries(episodes))
+    carries, learners = list(learning.carries(episodes)), [Leaves(jax.tree.leaves(one)) for one in learners]
 
     def turn(part: int, i: int) -> None:
         place = workers.place(part)

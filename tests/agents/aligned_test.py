@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from contracts.settings import quick
 
-from made.agents.aligned import SIDE, Typed, filled_up, typed
+from made.agents.aligned import Typed, filled_up, typed
 from made.agents.dreamer_nets import MLP, Dense, Layout
 from made.agents.rssm import RSSM, Latent
+from made.nets import EVEN
 
 LAYOUT = Layout(stoch=3, deter=6, hidden=5, units=7, precision="bfloat16")
 T, B, ACTIONS, EMBEDDING, HORIZON = 4, 5, 2, 7, 3
@@ -27,7 +28,7 @@ def real(*shape: int, seed: int = 0) -> jax.Array:
 def test_a_layer_is_the_same_with_its_sides_filled_up(gpu):
     layer, x = Dense(real(5, 3), real(3, seed=1)), real(2, 4, 5, seed=2)
     wide = Typed.of(layer, jnp.bfloat16)
-    assert wide.weight.shape == (SIDE, SIDE) and wide.bias.shape == (3,)
+    assert wide.weight.shape == (EVEN, EVEN) and wide.bias.shape == (3,)
     assert np.array_equal(wide(x), layer(x, jnp.bfloat16))
     loss = lambda call: lambda layer, x: (call(layer, x) * real(2, 4, 3, seed=3)).sum()  # noqa: E731
     plain = jax.grad(loss(lambda layer, x: layer(x, jnp.bfloat16)), (0, 1))(layer, x)
@@ -102,4 +103,4 @@ def test_no_product_of_a_loop_has_an_odd_side(gpu):
     loops = [one.params["jaxpr"].jaxpr for one in program.eqns if one.primitive.name == "scan"]
     assert len(loops) == 4, "there and back, watched and imagined"
     found = set().union(*(sides(loop) for loop in loops))
-    assert found and not {n for n in found if n % SIDE}
+    assert found and not {n for n in found if n % EVEN}

@@ -76,7 +76,7 @@ def test_dreams_are_shown_as_a_film_and_as_points(tmp_path, gif):
     ]
     (folder / "dreams.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
     agent = agents.read(folder)
-    assert agent is not None and agent.dreams == ((gif,), ((1.0, 3.0), (5.0, 2.0)))
+    assert agent is not None and (agent.dreams, agent.returns) == ((gif,), ((1.0, 3.0), (5.0, 2.0)))
     shown = agents.shown([agent], "x")
     assert shown.count("data:image/gif") == 1 and shown.count("<circle") == 2 and "2 windows" in shown
     # The larger imagined return stands higher, and the larger paid one further right.
@@ -86,7 +86,8 @@ def test_dreams_are_shown_as_a_film_and_as_points(tmp_path, gif):
     assert "NaN" not in alike and "nan" not in alike and "<b>" not in alike
     (folder / "dreams.csv").write_text("seed,window\n0,0\n")
     (folder / "dream-seed0.gif").write_bytes(b"<svg onload=alert(1)>")
-    assert agents.read(folder).dreams == ((), ())  # type: ignore[union-attr]
+    agent = agents.read(folder)
+    assert agent is not None and agent.dreams == () == agent.returns
 
 
 def test_what_is_no_run_or_no_image_is_left_out(tmp_path):
