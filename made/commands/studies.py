@@ -39,7 +39,7 @@ class Run:
     """Run an experiment. What is stored already is not run again; an interrupted run goes on."""
 
     experiment: Name
-    scale: str = "small"  # smoke, demo, small or paper
+    scale: str = "small"  # smoke, demo, small, gpu or paper
     seeds: int | None = None  # seeds 0 to N-1 instead of the scale's own number
     minutes: float | None = None  # stop after about so long, with checkpoints where there are any
     only: Only = ()  # a configuration, or a pattern such as 'pendulum*/made'; may be given several times
@@ -57,6 +57,7 @@ class Run:
         one, store = _study(self.experiment, self.scale, self.set), Store(self.out)
         study.run([one], store, self.seeds, self.only, self.minutes or float("inf"))
         _tell(study.check(one, store))
+        _tell_lack([one], store)
         return 0
 
 
@@ -98,12 +99,14 @@ class Check:
 
         store = Store(self.out)
         names = [self.experiment] if self.experiment else list(experiments())
-        judged = [row for name in names for row in study.check(_recorded(name, self.scale, self.set, store), store)]
+        chosen = [_recorded(name, self.scale, self.set, store) for name in names]
+        judged = [row for one in chosen for row in study.check(one, store)]
         judged.sort(key=lambda row: row.claim)
         if self.json:
             print(json.dumps([row._asdict() for row in judged], indent=1))
         else:
             _tell(judged)
+            _tell_lack(chosen, store)
         _warn(store)
         return int(self.strict and any(row.holds is False for row in judged))
 
@@ -154,6 +157,15 @@ def _told(written, to_markdown: Path | None = None) -> int:
         print(f"made: skipped a damaged run: {problem}", file=sys.stderr)
     print(f"The report, with figures, tables, settings and provenance: {written.page}")
     return 0
+
+
+def _tell_lack(studies, store) -> None:
+    """What was not run of experiments that are judged from what was."""
+    from made.study import not_run
+
+    for one in (one for one in studies if one.experiment.in_pieces):
+        if lack := not_run(one, store):
+            print(f"Not run of {one.experiment.name} at scale {one.scale.value}: {', '.join(lack)}.")
 
 
 def _tell(judged) -> None:

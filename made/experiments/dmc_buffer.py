@@ -122,4 +122,5 @@ EXPERIMENT = Experiment(
     tables=tables,
     columns=shared.COLUMNS,
     in_demo=False,
+    in_pieces=True,
 )  # fmt: skip

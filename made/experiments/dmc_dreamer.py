@@ -180,4 +180,5 @@ EXPERIMENT = Experiment(
     tables=tables,
     columns=COLUMNS,
     in_demo=False,
+    in_pieces=True,
 )  # fmt: skip

@@ -50,6 +50,7 @@ class Experiment(NamedTuple):
     tables: Callable[[Table], list[tuple[str, list[str], list[list[str]]]]]
     columns: tuple[str, ...] = ()  # the scalars worth storing; empty: all of them
     in_demo: bool = True  # False where its networks would take the two minutes of the demo
+    in_pieces: bool = False  # True: judged and drawn from what was run of it, and what was not is named
     shares: str = ""  # the experiment whose recorded runs it judges and draws, where it has none of its own
 
     @property

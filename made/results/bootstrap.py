@@ -20,7 +20,7 @@ _CELLS = 2_000_000  # resampled numbers held at once: bounds the memory taken by
 class Interval(NamedTuple):
     """An estimate with the ends of its bootstrap interval; floats for one quantity, arrays for a curve.
 
-    `n` is the number of seeds. One seed says nothing about the spread: both ends are then NaN.
+    `n` is the number of seeds. One seed says nothing about the spread: both ends are then NaN, and without any all is.
 
     >>> print(Interval(0.5, 0.25, 0.75, n=20, level=0.95))
     0.5 [0.25, 0.75]
@@ -35,6 +35,8 @@ class Interval(NamedTuple):
     def __str__(self) -> str:
         if np.ndim(self.estimate):
             return f"Interval of shape {np.shape(self.estimate)} over {self.n} seeds"
+        if not self.n:
+            return "no seed"
         if np.isposinf(self.low):
             return "not reached"
         ends = "one seed, no interval" if np.isnan(self.low) else f"{_number(self.low)}, {_number(self.high)}"

@@ -17,6 +17,7 @@ from made.dreaming import SequenceLearner
 from made.off_policy import Learner, LearnerState, functions
 from made.training import devices, lanes
 from made.training.control_run import ControlRun
+from made.training.narrow import Changing, Reading
 
 
 class ControlPrograms:
@@ -38,8 +39,8 @@ class ControlPrograms:
         self._measured: tuple[str, ...] | None = None  # the names of what an update measures, once it was traced
         compiled = functools.partial(jax.jit, compiler_options=devices.options(1))
         self.start = compiled(self.pure.start)
-        self.act, self.best = (compiled(self._acting(explore)) for explore in (True, False))
-        self.store = compiled(self._on_leaves(self.pure.store), donate_argnums=0)
+        self.act, self.best = (Reading(self._acting(explore), devices.options(1)) for explore in (True, False))
+        self.store = Changing(self._on_leaves(self.pure.store), devices.options(1))
         self.introduce = compiled(self._on_leaves(self.pure.introduce), static_argnums=1, donate_argnums=0)
         self.meet = compiled(self._on_leaves(self.pure.meet), donate_argnums=0)
         self._learn = compiled(self._learning, static_argnums=4, donate_argnums=(0, 1))
@@ -92,7 +93,8 @@ class ControlPrograms:
         return act
 
     def _on_leaves(self, call: Any) -> Any:
-        return lambda leaves, *more: jax.tree.leaves(call(self.whole(leaves), *more))
+        """A call that changes a state, for the list of its arrays; those that are None stay None."""
+        return lambda leaves, *more: self.tree.flatten_up_to(call(self.whole(leaves), *more))
 
     def _learning(
         self, leaves: list[Array], sums: lanes.Sums, given: tuple, t: Array, kind: int | None

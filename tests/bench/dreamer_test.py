@@ -26,17 +26,17 @@ def test_rows_stand_beside_their_goals(monkeypatch):
     timed = {("made", "float32"): 1 / 40, ("made", "bfloat16"): 1 / 80}
     monkeypatch.setattr(dreamer, "learner", lambda bonus, precision, sizes: (bonus, precision))
     monkeypatch.setattr(dreamer, "update_seconds", lambda learner, n: timed.get(learner, 0.01))
-    monkeypatch.setattr(dreamer, "steps_a_second", lambda run, n, seeds: 500.0 * seeds)
+    monkeypatch.setattr(dreamer, "steps_a_second", lambda run, n, seeds: 400.0 * seeds)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     rows = list(dreamer.measures())
     met = {row.name: (row.value, row.met) for row in rows}
     of = lambda *words: next(x for name, x in met.items() if all(word in name for word in words))  # noqa: E731
-    assert of("with made in float32", "50 windows of 50") == (pytest.approx(40), False)
+    assert of("with made in float32", "50 windows of 50") == (pytest.approx(40), None)
     assert of("with made in bfloat16", "windows") == (pytest.approx(80), True)
     assert of("with none in float32") == (pytest.approx(100), None)
-    assert of("in bfloat16, one seed: training") == (500.0, True) and "dreamer" in BENCHES
-    assert of("500,000 steps")[0] == of("3 seeds side by side", "500,000 steps")[0] == pytest.approx(1000 / 60)
-    assert of("3 seeds side by side: training") == (1500.0, None)
+    assert of("in bfloat16, one seed: training") == (400.0, False) and "dreamer" in BENCHES
+    assert of("500,000 steps")[0] == of("3 seeds side by side", "500,000 steps")[0] == pytest.approx(1250 / 60)
+    assert of("3 seeds side by side: training") == (1200.0, True)
 
 
 def test_where_nothing_can_be_drawn_the_row_says_so(monkeypatch):

@@ -14,9 +14,10 @@ from made import cli, study
 from made.bonuses.replayed import window_of
 from made.control import rendering
 from made.control_run import ControlRun
+from made.describe import describe, run_id
 from made.experiments import dmc, dmc_buffer, dmc_claims, dmc_search, dmc_study
 from made.experiments.spec import Experiment
-from made.results.store import Scale, Store
+from made.results.store import Job, Scale, Store
 from made.results.table import Record, Table
 from made.sweep import plan, sweep
 from made.training import controlled, devices, pieces
@@ -164,6 +165,44 @@ def test_a_group_is_handed_to_the_host_once_with_all_its_seeds(tmp_path, monkeyp
 
 
 # Configurations
+
+
+def begun(store: Store, **seeds: int) -> study.Study:
+    """Some configurations of Figure 8 on a GPU, each on so many seeds."""
+    one, trials = study.Study(dmc.EXPERIMENT, Scale.GPU), dmc.trials(Scale.GPU)
+    for method, n in seeds.items():
+        label = f"pendulum_swingup/{method}"
+        for seed in range(n):
+            rows = {"step": np.arange(1, 5) * 2500, "eval_return": np.arange(4.0) + seed}
+            store.write(Job("dmc", label, seed, Scale.GPU), run_id(trials[label]), describe(trials[label]), rows)
+    return one
+
+
+def test_what_was_run_is_judged_and_drawn_and_what_was_not_is_named(tmp_path, capsys):
+    store = Store(tmp_path / "runs")
+    one = begun(store, made=3, none=3, re3=2)
+    table, problem = study.load(one, store)
+    assert problem is None and table.labels() == [f"pendulum_swingup/{m}" for m in ("none", "re3", "made")]
+    lack = study.not_run(one, store)
+    assert "pendulum_swingup/re3 (2 of 3 seeds)" in lack and "hopper_hop/made" in lack
+    assert not {"pendulum_swingup/made", "pendulum_swingup/none"} & set(lack)
+    section = study.publish(one, store, tmp_path).section
+    assert len(section.figures) == 1 and section.tables[-1][2] == [[label] for label in lack]
+    assert {row["holds"] for row in section.claims} == {None} and all(row["seeds"] == 3 for row in section.claims)
+    assert cli.main(["check", "dmc", "--out", str(store.root)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Not run of dmc at scale gpu: pendulum_swingup/rnd, " in said and "cartpole_swingup_sparse/re3" in said
+
+
+def test_methods_are_compared_on_the_seeds_that_both_have():
+    def make(method: str, seed: int, height: float) -> Record:
+        rows = {"step": np.arange(1, 4), "eval_return": np.full(3, height)}
+        return Record(f"hopper_hop/{method}", seed, rows, run={"description": {"task": {"repeat": 2}}})
+
+    both = [make("made", 0, 10.0), make("made", 1, 30.0), make("re3", 1, 5.0), make("re3", 2, 900.0)]
+    assert dmc_claims.difference(Table(both), "hopper_hop", ("made", "re3")).estimate == 25.0
+    none = dmc_claims.difference(Table([both[0], both[2]]), "hopper_hop", ("made", "re3"))
+    assert none.n == 0 and str(none) == "no seed" and np.isnan(none.low)
 
 
 def test_temperatures_are_the_papers_and_re3s_own_and_the_searchs(monkeypatch, tmp_path):

@@ -94,6 +94,17 @@ def test_it_learns_when_updates_are_due_and_at_no_other_time(whole):
     assert ring.tolist() == [24, 24], "every step was fresh once, eight at a time"
 
 
+def test_a_step_is_stored_without_the_networks_and_an_action_taken_without_optimisers(whole):
+    _, programs, _, end = whole
+    (learner,), compiled = end.state.learners, programs.advance.__self__.learning.programs
+    first, n = len(jax.tree.leaves((learner.agent, learner.bonus))), len(jax.tree.leaves(learner.replay))
+    changed, read = map(set, compiled.store.touches)
+    assert changed | read <= set(range(first, first + n)), "the replay alone"
+    known = len(jax.tree.leaves((learner.agent.world, learner.agent.actor, learner.agent.value)))
+    read = compiled.act.touches.read
+    assert 0 < len(read) < known and all(i < known or i == compiled.of_agent.num_leaves - 1 for i in read)
+
+
 def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path):
     asked, programs, out, end = whole
     with pytest.raises(RuntimeError), stopped(21, n_envs=len(SEEDS)):  # not those of evaluations
