@@ -12,7 +12,7 @@ from made.agents.dreamer_latent import check_bonus, imagined, latent_spec, real
 from made.agents.dreamer_nets import MLP, Layout
 from made.agents.dreamer_policy import Actor, check_actions, numbers
 from made.agents.dreamer_world import Watched, World, departures
-from made.agents.rssm import Latent
+from made.agents.rssm import Latent, at_a_time
 from made.core import Agent, Bonus, Metrics, Spec, Transition
 
 EPSILON = 1e-7  # of Adam, as in the framework of Dreamer v1
@@ -212,7 +212,8 @@ def lambda_returns(
         now = r_t + g_t * ((1 - lam) * v_tp1 + lam * after)
         return now, now
 
-    return jax.lax.scan(step, next_value[-1], (reward, discount, next_value), reverse=True)[1]
+    whole = at_a_time(reward.shape[0], reward.shape[0])  # so few operations are one kernel on a GPU
+    return jax.lax.scan(step, next_value[-1], (reward, discount, next_value), reverse=True, unroll=whole)[1]
 
 
 def _norm(tree: PyTree) -> Float[Array, ""]:

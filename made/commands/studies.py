@@ -8,11 +8,10 @@ from typing import Annotated
 
 import tyro
 
-from made.training.command import Settings
+from made.training.command import Several
 
 Name = Annotated[str, tyro.conf.Positional]
 Names = Annotated[tuple[str, ...], tyro.conf.Positional]
-Only = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
 @dataclasses.dataclass
@@ -42,8 +41,8 @@ class Run:
     scale: str = "small"  # smoke, demo, small, gpu or paper
     seeds: int | None = None  # seeds 0 to N-1 instead of the scale's own number
     minutes: float | None = None  # stop after about so long, with checkpoints where there are any
-    only: Only = ()  # a configuration, or a pattern such as 'pendulum*/made'; may be given several times
-    set: Settings = ()  # path=value, such as bonus.recent.window=500; may be given several times
+    only: Several = ()  # a configuration, or a pattern such as 'pendulum*/made'; may be given several times
+    set: Several = ()  # path=value, such as bonus.recent.window=500; may be given several times
     out: Path = Path("runs")
 
     def main(self) -> int:
@@ -67,7 +66,7 @@ class Figure:
 
     experiment: Name
     scale: str | None = None  # the largest recorded scale unless given
-    set: Settings = ()
+    set: Several = ()
     out: Path = Path("runs")
     to: Path = Path("report")  # the folder for PNG and SVG
 
@@ -88,7 +87,7 @@ class Check:
     experiment: Annotated[str | None, tyro.conf.Positional] = None
     scale: str | None = None  # the largest recorded scale unless given
     json: bool = False
-    set: Settings = ()
+    set: Several = ()
     out: Path = Path("runs")
     strict: bool = False  # exit with 1 if a claim does not hold
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from made.training.command import Settings
+from made.training.command import Several
 
 if TYPE_CHECKING:
     from made.results.store import Store
@@ -31,7 +31,8 @@ class Sweep:
     scale: str = "small"  # smoke, demo, small, gpu or paper
     on: str = "here"  # here (threads), pool (processes), ray (a cluster) or slurm
     seeds: int | None = None  # seeds 0 to N-1 instead of the scale's own number
-    set: Settings = ()  # path=value, such as bonus.recent.window=500; may be given several times
+    only: Several = ()  # a configuration, or a pattern such as 'pendulum*/made'; may be given several times
+    set: Several = ()  # path=value, such as bonus.recent.window=500; may be given several times
     out: Path = Path("runs")
     workers: int | None = None  # tasks at once: a core each (slurm: 100 jobs in its queue; a cluster of Ray decides)
     lanes: int = 512  # the most jobs of a task, which share a compiled program; another number may change last bits
@@ -48,6 +49,8 @@ class Sweep:
         from made.results.store import Scale, Store
 
         self.demand()
+        if self.on == "pool":  # the driver looks at the device and leaves its memory to the workers
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         store, scale = Store(self.out), Scale(self.scale)
         failed = 0
         while True:
@@ -77,7 +80,7 @@ class Sweep:
         from made.sweeping.task import group_of, tasks
 
         while True:
-            asked, _, _ = tasks(self.experiment, scale, store, "", self.seeds, self.set, self.lanes)
+            asked, _, _ = tasks(self.experiment, scale, store, "", self.seeds, self.set, self.lanes, self.only)
             missing = [planned for task in asked for planned in group_of(task).jobs]
             if not any(holder(store, planned.job, planned.id) for planned in missing):
                 return
@@ -90,7 +93,7 @@ class Sweep:
         from made.sweeping.task import tasks
 
         sweep = secrets.token_hex(4)
-        asked, work, had = tasks(self.experiment, scale, store, sweep, self.seeds, self.set, self.lanes)
+        asked, work, had = tasks(self.experiment, scale, store, sweep, self.seeds, self.set, self.lanes, self.only)
         if not asked:
             return Tally([], [], had)
         with self.opened(asked, store, sweep) as (back_end, asked):

@@ -48,13 +48,22 @@ class Here:
             self._answers.put((task, found))
 
 
+def shared(workers: int) -> dict[str, str]:
+    """The environment of so many processes on one device: each takes memory as it needs it, and no more than its part.
+
+    Left to itself the first would take three quarters of a GPU at once. What the user has set stays as it is.
+    """
+    part = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / workers:.3f}"}
+    return {**(part if workers > 1 else {}), **os.environ}
+
+
 class Pool(Here):
     """Processes of this machine, each with its own Python. One that dies is replaced, and its task counts as lost."""
 
     def __init__(self, workers: int):
         super().__init__(workers)
         self._running: set[subprocess.Popen[str]] = set()
-        self._closed = False
+        self._closed, self._environment = False, shared(workers)
 
     def __exit__(self, *problem: object) -> None:
         self._closed = True
@@ -81,7 +90,7 @@ class Pool(Here):
 
     def _start(self) -> subprocess.Popen[str]:
         words, pipe = [sys.executable, "-m", "made.sweeping.worker"], subprocess.PIPE
-        process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, encoding="utf-8", env=dict(os.environ))
+        process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, encoding="utf-8", env=self._environment)
         self._running.add(process)
         return process
 

@@ -97,11 +97,15 @@ def tasks(
     seeds: int | None = None,
     settings: Sequence[str] = (),
     lanes: int = MOST_LANES,
+    only: Sequence[str] = (),
 ) -> tuple[list[Task], list[int], int]:
-    """(tasks for what the store lacks, largest first; the iterations of each; how many jobs it has already)."""
+    """(tasks for what the store lacks, largest first; the iterations of each; how many jobs it has already).
+
+    `only` names configurations, or patterns of them, where not all are wanted.
+    """
     about = experiment(name)
     chosen = range(seeds) if seeds is not None else about.seeds(scale)
-    groups, had = plan(about, scale, chosen, store, settings, lanes)
+    groups, had = plan(about, scale, chosen, store, settings, lanes, only)
     where = str(store.root.resolve())
     made = []
     for group in groups:

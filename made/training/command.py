@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-Settings = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]  # an option that may be given several times
 FRAMES = {"steps": "10M", "every": "50k", "eval": "500k", "check": "500k"}  # where the command does not say
 
 
@@ -26,7 +26,7 @@ class Train:
     )
     gated: bool = False  # pay at the first visit of a state in an episode only
     strength: float | None = None  # scale the bonus so that an episode of full length earns this much of it
-    set: Settings = ()  # path=value, such as agent.learning_rate=3e-4 or n_envs=64; may be given several times
+    set: Several = ()  # path=value, such as agent.learning_rate=3e-4 or n_envs=64; may be given several times
     out: Path | None = None  # the folder of the run; training/<env>-<agent>-<bonus> unless given
     every: str | None = None  # frames between two rows of metrics.jsonl: 50k (control tasks: 2k)
     eval_every: str | None = None  # frames between two evaluations on levels never trained on: 500k (10k)

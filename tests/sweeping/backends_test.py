@@ -1,5 +1,6 @@
 """The same jobs by threads, processes, Ray and submitit: the same bytes, whatever dies, and nothing done twice."""
 
+import fnmatch
 import hashlib
 import importlib.util
 import os
@@ -178,6 +179,24 @@ def test_as_many_lanes_as_fit_share_a_program(monkeypatch):
     assert fitting(trial, 300) == 1, "one is tried, and the device says what it lacks"
 
 
+def test_some_configurations_alone_can_be_asked_for(quiet, tmp_path, capsys):
+    chosen = "simplex/uniform/eta=0.3/*"
+    assert Sweep("chain", "smoke", only=(chosen,), set=SET, out=tmp_path, workers=2).main() == 0
+    stored = {run["label"] for run in Store(tmp_path).runs("chain", Scale.SMOKE)}
+    labels = set(experiment("chain").trials(Scale.SMOKE))
+    assert stored == {label for label in labels if fnmatch.fnmatch(label, chosen)} and 0 < len(stored) < len(labels)
+
+
+def test_processes_share_the_memory_of_a_device_unless_told_otherwise(monkeypatch):
+    part, grows = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"
+    monkeypatch.delenv(part, raising=False)
+    monkeypatch.delenv(grows, raising=False)
+    assert part not in pool.shared(1) and grows not in pool.shared(1)
+    assert pool.shared(3) == {**os.environ, part: "0.300", grows: "false"}
+    monkeypatch.setenv(part, "0.5")
+    assert pool.shared(3)[part] == "0.5"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -189,6 +208,7 @@ def test_as_many_lanes_as_fit_share_a_program(monkeypatch):
         (["--retries", "-1"], "--retries must be at least 0"),
         (["--cpus", "0"], "--cpus must be above 0"),
         (["--set", "etaa=1"], "etaa"),
+        (["--only", "simplx/*"], "--only simplx/* fits no configuration"),
     ],
 )
 def test_a_mistake_is_one_clear_line(words, message, tmp_path, capsys, monkeypatch):
