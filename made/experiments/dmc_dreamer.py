@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from made.control_run import DreamerRun, dreamer_run, fitted_dreamer
 from made.describe import override
-from made.experiments import dmc
+from made.experiments import dmc, dmc_dreams
 from made.experiments import dmc_claims as claims
 from made.experiments import dmc_study as shared
 from made.experiments.judging import above
@@ -149,7 +149,10 @@ def draw(table: Table) -> list[Drawing]:
         "without noise, against steps of the environment; dotted: what Dreamer+RE3 published at 500K."
     )
     seeds = [len(table.seeds(one)) for one in table.labels()]
-    return [Drawing("dmc_dreamer", fig, plot.caption(fig, text, seeds=seeds, statistic="mean"))]
+    return [
+        Drawing("dmc_dreamer", fig, plot.caption(fig, text, seeds=seeds, statistic="mean")),
+        *dmc_dreams.draw(table),
+    ]
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:

@@ -104,6 +104,10 @@ class Table:
         """Array-valued snapshots: steps [T'] and values [n_seeds, T', ...]."""
         return self._stacked("arrays", label, name)
 
+    def snapshots(self, label: str, name: str) -> list[np.ndarray]:
+        """The snapshots [T', ...] of each seed that has some: maybe of none."""
+        return [record.arrays[name] for record in self._records(label) if name in record.arrays]
+
     def where(self, keep: str | Callable[[str], bool]) -> "Table":
         """The runs whose label starts with a prefix or satisfies a predicate; an empty table if none does."""
         chosen = (lambda label: label.startswith(keep)) if isinstance(keep, str) else keep

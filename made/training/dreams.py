@@ -1,6 +1,7 @@
 """What Dreamer's model makes of what happened: a film that it is left to continue, and the returns it expects."""
 
 import csv
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from made.training.plan import Plan
 SEEN = 5  # observations that the model is shown before it is told actions alone
 WINDOWS = 16  # that returns are compared on
 HEIGHT = 128  # pixels of a film, at least
+MOMENTS = 5  # of a film that a stored run keeps: the first, the last that was seen, and some of those foretold
 RETURNS = "dreams.csv"
 _APART = 0x6472656D  # sets the keys of these draws apart from those of training
 
@@ -45,20 +47,56 @@ class Told(NamedTuple):
 
 def pictures(plan: Plan, state: Any, out: Path) -> list[Path]:
     """A film for each of the first seeds, where there is something to see, and the returns of all; else nothing."""
-    run: Any = plan.run
-    if not isinstance(run, DreamerRun | Dreaming) or not isinstance(run.agent, Dreamer):
+    if not dreams(plan.run):
         return []
-    told = jax.jit(lambda known, key: tell(run, known, key), compiler_options=devices.options(0))
     written, rows = [], []
-    for seed, known in zip(plan.seeds, seeds_of(run, state, len(plan.seeds)), strict=True):
-        key = jax.random.fold_in(jax.random.key(seed), _APART)
-        frames, returns = jax.device_get(told(known, key))
+    for seed, frames, returns in _told(plan, state):
         rows += [(seed, i, *map(float, one)) for i, one in enumerate(zip(*returns, strict=True))]
         if frames is not None and seed in plan.seeds[: film.DRAWN]:
             written.append(film.save_film(enlarged(frames), out / f"dream-seed{seed}.gif"))
     with open(out / RETURNS, "w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("seed", "window", *Told._fields), *rows])
     return [*written, out / RETURNS]
+
+
+def kept(plan: Plan, state: Any, at: int) -> dict[int, dict[str, np.ndarray]]:
+    """What a stored run keeps of each seed, as snapshots [1, ...] at that step; nothing where nobody dreams.
+
+    The returns of windows, and of the first seed some moments of a film, truth and model: [1, MOMENTS, h, 2w, 3].
+    A device that has no room for it left keeps nobody from storing the rest.
+    """
+    found: dict[int, dict[str, np.ndarray]] = {}
+    if not dreams(plan.run):
+        return found
+    try:
+        for seed, frames, returns in _told(plan, state):
+            paid, imagined = (np.asarray(x)[None] for x in (returns.paid, returns.imagined))
+            found[seed] = {"step": np.array([at]), "dream/paid": paid, "dream/imagined": imagined}
+            if frames is not None and seed == plan.seeds[0]:
+                found[seed]["dream/film"] = moments(frames)[None]
+    except RuntimeError as error:  # the device's
+        print(f"made: no dreams are kept: {str(error).splitlines()[0]}", file=sys.stderr)
+    return found
+
+
+def dreams(run: Any) -> bool:
+    """Whether there is a model that can be asked."""
+    return isinstance(run, DreamerRun | Dreaming) and isinstance(run.agent, Dreamer)
+
+
+def _told(plan: Plan, state: Any) -> Iterator[tuple[int, np.ndarray | None, Told]]:
+    """(seed, film, returns) of each."""
+    run: Any = plan.run
+    told = jax.jit(lambda known, key: tell(run, known, key), compiler_options=devices.options(0))
+    for seed, known in zip(plan.seeds, seeds_of(run, state, len(plan.seeds)), strict=True):
+        yield seed, *jax.device_get(told(known, jax.random.fold_in(jax.random.key(seed), _APART)))
+
+
+def moments(frames: np.ndarray) -> np.ndarray:
+    """Truth and model at a few moments of a film [T, h, 3w, 3]."""
+    first = min(SEEN, len(frames)) - 1
+    later = np.linspace(first, len(frames) - 1, MOMENTS - 1).round().astype(int)
+    return frames[[0, *later], :, : 2 * frames.shape[2] // 3]
 
 
 def seeds_of(run: DreamerRun | Dreaming, state: Any, n: int) -> Iterator[Known]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from made.results.provenance import provenance
-from made.training import controlled, folder, session
+from made.training import controlled, dreams, folder, session
 from made.training.plan import Plan
 from made.training.writers import JSONL
 from made.trial import Record, Trial
@@ -59,9 +59,11 @@ def complete(
                 stand = session.train(wanted, programs, stand, out, [writer], lambda lines: tell(1))
             finally:
                 writer.close()
+        dreamt = dreams.kept(wanted, stand.state, stand.update)
         lines = [json.loads(line) for line in (out / folder.METRICS).read_text("utf-8").splitlines()]
         sessions = json.loads((out / folder.RUN).read_text("utf-8"))["sessions"]
-    return Whole({seed: record(lines, seed) for seed in seeds}, _made_by(sessions, stand.seconds, len(seeds)))
+    records = {seed: record(lines, seed)._replace(arrays=dreamt.get(seed, {})) for seed in seeds}
+    return Whole(records, _made_by(sessions, stand.seconds, len(seeds)))
 
 
 def record(lines: Sequence[dict[str, Any]], seed: int) -> Record:

@@ -5,10 +5,10 @@ import pytest
 from experiments.dmc_test import made_up
 
 from made.bonuses.replayed import window_of
-from made.experiments import dmc_claims, dmc_dreamer, dmc_study
+from made.experiments import dmc_claims, dmc_dreamer, dmc_dreams, dmc_study
 from made.experiments.spec import Verdict
 from made.results.store import Scale
-from made.results.table import Table
+from made.results.table import Record, Table
 from made.trial import groups
 
 TASKS = dmc_study.TASKS
@@ -90,3 +90,24 @@ def test_the_figure_has_a_panel_a_task_and_the_table_a_row_a_method():
     ((_, header, lines),) = dmc_dreamer.tables(table)
     assert len(lines) == 18 and all(len(line) == len(header) for line in lines)
     assert np.isclose(float(lines[0][-1].split()[0]), 201, atol=1)
+
+
+def remembered(seed: int, film: bool) -> dict[str, np.ndarray]:
+    paid = np.arange(4.0)[None] + seed
+    arrays = {"step": np.array([9]), "dream/paid": paid, "dream/imagined": paid / 2}
+    return {**arrays, "dream/film": np.full((1, 5, 8, 16, 3), seed, np.uint8)} if film else arrays
+
+
+@pytest.mark.parametrize("pixels", [True, False])
+def test_dreams_have_a_row_a_method_with_the_points_of_all_seeds(pixels):
+    labels = [f"hopper_hop/{method}" for method in ("none", "made", "re3")]
+    blank = {"step": np.arange(1, 3), "eval_return": np.zeros(2)}
+    kept = [Record(x, i, blank, remembered(i, pixels and not i), {}) for x in labels[:2] for i in range(2)]
+    (drawing,) = dmc_dreams.draw(Table([*kept, Record(labels[2], 0, blank)]))
+    fields = [ax for ax in drawing.figure.axes if ax.get_title()]
+    assert [ax.get_title() for ax in fields] == labels[:2], "no row for what kept nothing"
+    assert [len(ax.lines[1].get_xdata()) for ax in fields] == [8, 8]
+    strips = [ax.images[0].get_array() for ax in drawing.figure.axes if ax.images]
+    assert [x.shape for x in strips] == [(16, 40, 3)] * (2 if pixels else 0)
+    assert drawing.caption.startswith("Left" if pixels else "Returns")
+    assert dmc_dreams.draw(Table([Record(labels[2], 0, blank)])) == []

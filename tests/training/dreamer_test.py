@@ -14,6 +14,7 @@ import pytest
 from contracts.settings import TINY, Walk, quick, rnd
 from PIL import Image
 from sequences_test import Listener
+from training import tiny
 from training.resume_test import Stops, assert_equal, go, rows
 from training.stopping import stopped
 from training.together import act
@@ -157,6 +158,32 @@ def test_dreams_are_of_each_seed_by_itself(whole):
     one, other = dreams.seeds_of(asked.run, end.state, 2)
     assert one.k.shape == () and one.replay.steps.taken == ACTIONS - 1
     assert not np.array_equal(one.replay.steps.frames, other.replay.steps.frames)
+
+
+def test_a_stored_run_keeps_returns_of_every_seed_and_goes_without_where_the_device_fails(whole, monkeypatch, capsys):
+    asked, _, _, end = whole
+    kept = dreams.kept(asked, end.state, ACTIONS)
+    assert list(kept) == list(SEEDS) and all(set(x) == {"step", "dream/paid", "dream/imagined"} for x in kept.values())
+    assert kept[0]["dream/paid"].shape == (1, dreams.WINDOWS) and kept[0]["step"].tolist() == [ACTIONS]
+
+    def fail(*_):
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nand more")
+
+    monkeypatch.setattr(dreams, "tell", fail)
+    assert dreams.kept(asked, end.state, ACTIONS) == {}
+    assert capsys.readouterr().err == "made: no dreams are kept: RESOURCE_EXHAUSTED: out of memory\n"
+    assert dreams.kept(tiny.plan(), None, 1) == {}, "nobody dreams there"
+
+
+def test_of_a_film_a_stored_run_keeps_a_few_moments_of_the_first_seed(whole, monkeypatch):
+    asked, _, _, end = whole
+    frames = np.arange(51, dtype=np.uint8)[:, None, None, None] * np.ones((1, 4, 12, 3), np.uint8)
+    told = dreams.Told(*[np.zeros(2, np.float32)] * 3)  # type: ignore[arg-type]
+    monkeypatch.setattr(dreams, "_told", lambda plan, state: ((seed, frames, told) for seed in plan.seeds))
+    kept = dreams.kept(asked, end.state, ACTIONS)
+    assert kept[0]["dream/film"].shape == (1, dreams.MOMENTS, 4, 8, 3) and "dream/film" not in kept[1]
+    assert kept[0]["dream/film"][0, :, 0, 0, 0].tolist() == [0, 4, 19, 35, 50]
+    assert len(dreams.moments(frames[:4])) == dreams.MOMENTS, "however short"
 
 
 def test_a_film_shows_truth_model_and_difference_side_by_side(tmp_path):
