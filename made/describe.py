@@ -83,15 +83,26 @@ def parse_as(old: Any, text: str, path: str) -> Any:
     return new
 
 
-def suggest(given: str, accepted: list[str]) -> str:
+def suggest(given: str, accepted: list[str], listed_by: str = "made list") -> str:
     """The tail of an error about an unknown name: the nearest if there is one, else all of them, or some of very many.
+
+    `listed_by` is the command that prints all of very many.
 
     >>> suggest("zzz", [f"task-{i}" for i in range(200)])[:39]
     ' Some of the 200: task-0, task-1, task-'
     """
-    near = difflib.get_close_matches(given, accepted, 1)
-    if near:
-        return f" Did you mean {near[0]!r}?"
+    if near := nearest(given, accepted):
+        return near
     if len(accepted) > MANY:
-        return f" Some of the {len(accepted)}: {', '.join(accepted[:SOME])}, ...; `made list` has them."
+        return f" Some of the {len(accepted)}: {', '.join(accepted[:SOME])}, ...; `{listed_by}` has them."
     return f" It has: {', '.join(accepted)}."
+
+
+def nearest(given: str, accepted: list[str]) -> str:
+    """The name that was probably meant, as the tail of an error; nothing where none is near.
+
+    >>> nearest("rey", ["here", "ray"]), nearest("cloud", ["here", "ray"])
+    (" Did you mean 'ray'?", '')
+    """
+    near = difflib.get_close_matches(given, accepted, 1)
+    return f" Did you mean {near[0]!r}?" if near else ""

@@ -40,5 +40,5 @@ def row(label: str) -> Row:
     """The row of a label such as eq:bonus_design."""
     by_label = {row.label: row for row in rows()}
     if label not in by_label:
-        raise ValueError(f"The paper map has no label {label!r}.{suggest(label, list(by_label))}")
+        raise ValueError(f"The paper map has no label {label!r}.{suggest(label, list(by_label), 'made map')}")
     return by_label[label]

@@ -17,7 +17,7 @@ from made.reporting import agents, curves, digest, heatmaps
 from made.reporting.agents import Agent
 from made.reporting.page import render, write
 from made.reporting.section import Section, numbered, verdict
-from made.results.store import MARKER, Scale, Store
+from made.results.store import MARKER, Scale, Store, made_folder
 from made.results.table import Table
 from made.study import Study
 
@@ -69,11 +69,13 @@ def reproduce(roots: Sequence[Path], to: Path, names: Sequence[str] = (), scale:
     if not found.agents and not any(s for each in options.values() for _, s in each) and not earlier:
         where = ", ".join(map(str, roots))
         raise ValueError(f"Nothing is recorded in {where}: run `made demo` or `made run EXPERIMENT` first.")
+    made_folder(to, "--to")
     return _written(list(options.values()), to, earlier, () if names else found.agents)
 
 
 def publish(studies: Sequence[Study], store: Store, to: Path) -> Report:
-    """The page of these studies alone, from one store."""
+    """The page of these studies alone, from one store, into the folder that `made demo` calls --report."""
+    made_folder(to, "--report")
     return _written([[(one, store)] for one in studies], to, {}, ())
 
 
@@ -116,7 +118,6 @@ def _studies(one: Experiment, stores: Sequence[Store], scale: Scale | None) -> I
 def _written(
     options: Sequence[Sequence[tuple[Study, Store | None]]], to: Path, earlier: Earlier, runs: Sequence[Agent]
 ) -> Report:
-    to.mkdir(parents=True, exist_ok=True)
     pairs = [_chosen(each, to, earlier) for each in options]
     pairs = [(section, files) for section, files in pairs if section.provenance or section.claims]
     sections, images = [pair[0] for pair in pairs], [pair[1] for pair in pairs]

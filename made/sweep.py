@@ -117,9 +117,12 @@ def plan(
         trial.demand()
     made = []
     for indices in groups([planned.trial for planned in todo]):
-        most = min(lanes, fitting(todo[indices[0]].trial, len(indices)))
-        for at in range(0, len(indices), most):
-            made.append(Group(experiment, tuple(todo[i] for i in indices[at : at + most])))
+        first = todo[indices[0]].trial
+        lane = {i: todo[i].job.seed if first.by_host else i for i in indices}  # there labels share the run of a seed
+        each, most = list(dict.fromkeys(lane.values())), min(lanes, fitting(first, len(indices)))
+        for at in range(0, len(each), most):
+            those = set(each[at : at + most])
+            made.append(Group(experiment, tuple(todo[i] for i in indices if lane[i] in those)))
     return sorted(made, key=lambda group: -group.work), done
 
 

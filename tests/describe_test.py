@@ -7,7 +7,7 @@ import pytest
 
 from made.agents import ValueIteration
 from made.bonuses import MADE, Count
-from made.describe import describe, override, run_id
+from made.describe import describe, override, run_id, suggest
 from made.run import Run
 from made.schedules import Power
 from made.tabular.env import RandomTabular
@@ -72,6 +72,13 @@ def test_override_keeps_the_kind_of_value():
 def test_a_wrong_override_says_what_was_given_and_what_is_accepted(path, value, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         override(a_run(), path, value)
+
+
+def test_of_very_many_names_it_says_which_command_has_them():
+    many = [f"eq:{i}" for i in range(200)]
+    assert suggest("zzz", many).endswith("...; `made list` has them.")
+    assert suggest("zzz", many, "made map").endswith("...; `made map` has them.")
+    assert suggest("eq:1999", many, "made map") == " Did you mean 'eq:199'?"
 
 
 def test_text_in_an_override_is_never_executed():

@@ -89,3 +89,11 @@ def test_nothing_recorded_names_the_command_that_helps(tmp_path):
     with pytest.raises(ValueError, match="is a file"):
         report.reproduce([tmp_path / "file"], tmp_path / "to")
     assert not (tmp_path / "to").exists()
+
+
+def test_a_page_that_cannot_be_written_names_the_option(folder, tmp_path):
+    (file := tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="file is a file, not a folder: give another one with --to"):
+        report.reproduce([folder[0]], file, ["lock_heatmap"])
+    with pytest.raises(ValueError, match="file is a file, not a folder: give another one with --report"):
+        report.publish([], Store(tmp_path / "runs"), file)  # as `made demo` calls it

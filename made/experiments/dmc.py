@@ -32,7 +32,8 @@ def draw(table: Table) -> list[Drawing]:
     printed = "pendulum_swingup/re3/printed" in table.labels()
     more = " RE3, printed: at the paper's temperature; RE3: at its authors'." * printed
     plain = [label for label in table.labels() if "/tuned/" not in label]
-    drawn = [_figure(table, plain, "dmc", f"{what} with each bonus, at the paper's temperatures. {read}{more}")]
+    text = f"{what} with each bonus, at the paper's temperatures. {read}{more}"
+    drawn = [_figure(table, plain, "dmc", text)] if plain else []
     searched = {label.split("/")[0] for label in table.labels() if "/tuned/" in label}
     tuned = [one for one in table.labels() if "/tuned/" in one or one.removesuffix("/none") in searched]
     if tuned:

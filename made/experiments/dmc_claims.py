@@ -37,22 +37,42 @@ class Gain(NamedTuple):
     tasks: int
 
     def __str__(self) -> str:
-        return f"{'at least ' * self.bound}{self.estimate:.2f} [{self.low:.2f}, {self.high:.2f}] on {self.tasks} tasks"
+        ends = f"[{self.low:.2f}, {self.high:.2f}]"
+        return f"{'at least ' * self.bound}{self.estimate:.2f} {ends} on {self.tasks} task{'s' * (self.tasks > 1)}"
 
 
 def lacking(table: Table, tasks: Sequence[str], methods: Sequence[str], steps: int = 0) -> str:
-    """What a claim needs and was not run, in words; empty where all is there. MADE is always needed."""
-    seeds = min(len(table.seeds(label)) for label in table.labels())
+    """What a claim needs and was not run, in words; empty where all is there. One form of MADE is always needed."""
+    seeds = in_common(table, tasks, methods)
     said = [] if shared.from_pixels(table) else ["the runs are from states, the paper's from pixels"]
     if absent := [task for task in tasks if task not in shared.tasks(table)]:
         said.append(f"not run: {', '.join(absent)}")
     for task in (task for task in tasks if task not in absent):
         have = shared.methods(table, task)
-        lack = [m for m in methods if m not in have] + ([] if set(have) & set(MADES) else ["made"])
+        lack = [m for m in methods if m not in have] + ([] if {*have, *methods} & set(MADES) else ["made"])
         said += [f"{task} lacks {', '.join(lack)}"] if lack else []
         if (tried := shared.budget(table, task)) < steps:
             said.append(f"{task} was tried for {tried:,} of {steps:,} steps")
     return "; ".join([*said, *([f"{seeds} of {FEWEST_SEEDS} seeds"] if seeds < FEWEST_SEEDS else [])])
+
+
+def in_common(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> int:
+    """The fewest seeds that the methods compared on a task share; where no task is asked for or run, that a label has."""
+    each = []
+    for task in tasks:
+        names = [m for m in (*methods, better_made(table, task)) if m in shared.methods(table, task)]
+        if names:
+            each.append(len(set.intersection(*(set(table.seeds(f"{task}/{m}")) for m in names))))
+    return min(each) if each else min(len(table.seeds(label)) for label in table.labels())
+
+
+def ready(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> list[str]:
+    """The tasks on which every method and a MADE were run; where there is none, those that were begun.
+
+    So a task that is begun neither makes a verdict nor undoes one that others have made.
+    """
+    begun = {task: shared.methods(table, task) for task in tasks if task in shared.tasks(table)}
+    return [task for task, have in begun.items() if set(methods) <= set(have) and set(have) & set(MADES)] or list(begun)
 
 
 def judged(verdict: bool | None, observed: str, lack: str) -> Verdict:
@@ -70,9 +90,7 @@ def settle(
     alone: bool | None = None,
 ) -> Verdict:
     """The verdict on several tasks. `alone` is the one that a single task is enough for: then others may be missing."""
-    needed = (
-        [task for task in tasks if task in shared.tasks(table)] if verdict is not None and verdict == alone else tasks
-    )
+    needed = ready(table, tasks, methods) if verdict is not None and verdict == alone else tasks
     return judged(verdict, told, lacking(table, needed, methods, steps))
 
 
@@ -105,13 +123,19 @@ def gain_over(table: Table, method: str, tuned: bool = False) -> Gain | None:
     return Gain(float(np.mean(means)), float(low), float(high), bound, len(means))
 
 
+def both(table: Table) -> set[str]:
+    """The methods that were run on some task on which MADE was."""
+    return {m for task in shared.tasks(table) if better_made(table, task) for m in shared.methods(table, task)}
+
+
 def faster(table: Table) -> Verdict:
     """Claim 23: holds if no gain over RE3, RND and RAD is below the printed one and all are above one.
 
     Fails if one is below the printed one although the method reached every task. CURL and DrQ are not run.
     """
     found = {method: gain_over(table, method) for method in GAINS}
-    said = [f"{m} {found[m] or 'no task reached'} (printed {x})" for m, x in GAINS.items()]
+    none = lambda m: "no task reached" if m in both(table) else "not run beside MADE"  # noqa: E731
+    said = [f"{m} {found[m] or none(m)} (printed {x})" for m, x in GAINS.items()]
     tuned = {method: gain_over(table, method, tuned=True) for method in GAINS}
     if any(tuned.values()):
         said.append("each at its own tuned temperature: " + ", ".join(f"{m} {x}" for m, x in tuned.items() if x))
@@ -180,7 +204,7 @@ def difference(table: Table, task: str, pair: tuple[str, str], read: Callable = 
 def clearly_above(table: Table) -> Verdict:
     """Claim 26: at 500K steps above RE3 on Hopper and Walker, within a tenth of RE3's published return on the two others."""
     ahead, alike = ("hopper_hop", "walker_run_sparse"), ("cartpole_swingup_sparse", "cheetah_run_sparse")
-    found = against(table, (*ahead, *alike), ("re3",), shared.final)
+    found = against(table, ready(table, (*ahead, *alike), ("re3",)), ("re3",), shared.final)
     verdicts = [above({name: x}, "").holds for name, x in found.items() if name.startswith(ahead)]
     for task in alike:
         margin = COMPARABLE * shared.PUBLISHED_RE3[task]
@@ -227,7 +251,8 @@ def curiosity_fails(table: Table) -> Verdict:
 
 def largest_gain(table: Table) -> Verdict:
     """Claim 31: on some task MADE ends 150 above every baseline (the interval reaches 150 and lies above zero)."""
-    found = against(table, shared.tasks(table), baselines(table), shared.final)
+    tasks = ready(table, shared.tasks(table), baselines(table))
+    found = against(table, tasks, baselines(table), shared.final)
     least: dict[str, Interval] = {}  # over the strongest baseline of each task
     for name, x in found.items():
         task = name.split(" ")[0]
@@ -241,7 +266,8 @@ def largest_gain(table: Table) -> Verdict:
 
 def consistent(table: Table) -> Verdict:
     """Claim 32: on all six tasks MADE's return over the whole run is above that of every baseline."""
-    found = against(table, shared.tasks(table), baselines(table), shared.average)
+    tasks = ready(table, shared.tasks(table), baselines(table))
+    found = against(table, tasks, baselines(table), shared.average)
     verdict = above(found, "return over the whole run") if found else Verdict(None, f"0 of {len(shared.TASKS)} tasks")
     return settle(table, *verdict, shared.TASKS, baselines(table), alone=False)
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from made.results.bootstrap import Statistic, Times, interval
+from made.results.store import made_folder
 from made.results.table import Table
 
 if TYPE_CHECKING:
@@ -322,7 +323,7 @@ def png(fig: "Figure", dpi: int = 200) -> bytes:
 def save(fig: "Figure", path: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Write `path`.png and `path`.svg, each whole or not at all, with no date in them; returns both paths."""
     stem = Path(path)
-    stem.parent.mkdir(parents=True, exist_ok=True)
+    made_folder(stem.parent, "--to")
     files = {"png": png(fig), "svg": _bytes(fig, "svg", metadata={"Date": None})}
     written = []
     for suffix, content in files.items():

@@ -8,6 +8,7 @@ job is never run twice. Nothing read from here is executed: JSON, CSV and safete
 against a checksum.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -35,6 +36,8 @@ FORMAT = 1
 MARKER = "made-store.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _ABANDONED_S = 24 * 3600  # how long to leave a temporary folder whose writer, elsewhere, cannot be seen
+# What the system answers where there can be no folder, whatever is done about it; a full disk is told elsewhere.
+_NO_FOLDER = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 
 
 class Scale(StrEnum):
@@ -204,7 +207,7 @@ class Store:
 
     def _mark(self) -> None:
         if not (self.root / MARKER).exists():
-            self.root.mkdir(parents=True, exist_ok=True)
+            made_folder(self.root, "--out")
             temporary = self.root / f".{MARKER}-{secrets.token_hex(4)}"
             try:
                 temporary.write_text(json.dumps({"what": "results of made", "format": FORMAT}) + "\n")
@@ -243,13 +246,26 @@ class Store:
             return None
 
 
+def made_folder(path: Path, option: str) -> Path:
+    """A folder to write into, made if it is not there; the option that named it is told where it cannot be one."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER:
+            raise
+        if path.exists():
+            raise ValueError(f"{path} is a file, not a folder: give another one with {option}.") from None
+        raise ValueError(f"{path} cannot be made: give another folder with {option}.") from None
+    return path
+
+
 def _demand_store(root: Path) -> None:
     """Refuse a folder that holds something else, or a store of a later format."""
     if root.exists() and not root.is_dir():
         raise ValueError(f"{root} is a file, not a folder of results: give another folder with --out.")
     try:
         text = (root / MARKER).read_text("utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter below a file, where nothing is either
         names = sorted(os.listdir(root)) if root.exists() else []
         if held := [name for name in names if not name.startswith(f".{MARKER}")]:
             some = ", ".join(held[:3]) + (", ..." if len(held) > 3 else "")

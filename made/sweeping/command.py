@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from made.sweeping.task import Task
 
 PLACES = ("here", "pool", "ray", "slurm")
+# Options that only some places read.
+READ_BY = {"address": ("ray",), "cluster": ("slurm",), "minutes": ("slurm",), "partition": ("slurm",)}
+READ_BY |= {"cpus": ("ray", "slurm"), "gpus": ("ray", "slurm")}
 POLL_S = 2.0
 
 
@@ -65,14 +68,19 @@ class Sweep:
     def demand(self) -> None:
         """Refuse options that make no sense."""
         if self.on not in PLACES:
-            from made.describe import suggest
+            from made.describe import nearest
 
-            raise ValueError(f"--on takes {', '.join(PLACES)}, not {self.on!r}.{suggest(self.on, list(PLACES))}")
+            known = f"{', '.join(PLACES[:-1])} or {PLACES[-1]}"
+            raise ValueError(f"--on takes {known}, not {self.on!r}.{nearest(self.on, list(PLACES))}")
         for name, least in (("seeds", 1), ("workers", 1), ("lanes", 1), ("retries", 0), ("minutes", 1)):
             if (value := getattr(self, name)) is not None and value < least:
                 raise ValueError(f"--{name} must be at least {least}, got {value}.")
         if not (self.cpus > 0 and self.gpus >= 0):
             raise ValueError(f"--cpus must be above 0 and --gpus not below it, got {self.cpus:g} and {self.gpus:g}.")
+        for field in dataclasses.fields(self):
+            places = READ_BY.get(field.name, PLACES)
+            if self.on not in places and getattr(self, field.name) != field.default:
+                raise ValueError(f"--{field.name} is for --on {' or '.join(places)}, and this is --on {self.on}.")
 
     def _wait_for_others(self, store: "Store", scale: Any) -> None:
         """Until nobody is at a job that is missing: all are stored, or given up."""
@@ -127,6 +135,7 @@ class Sweep:
                     with Carried(back_end, store) as around:
                         yield around, asked
         else:
+            store.unfinished("sweeps", sweep)  # makes the store: where it cannot be made, no job is begun
             kind, most = (pool.Here, min(4, cores)) if self.on == "here" else (pool.Pool, cores)
             with kind(min(self.workers or most, len(asked))) as back_end:
                 yield back_end, asked

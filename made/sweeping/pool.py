@@ -53,7 +53,9 @@ def shared(workers: int) -> dict[str, str]:
 
     Left to itself the first would take three quarters of a GPU at once. What the user has set stays as it is.
     """
-    part = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / workers:.3f}"}
+    part = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if "XLA_CLIENT_MEM_FRACTION" not in os.environ:  # its other name, refused beside this one
+        part["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / workers:.3f}"
     return {**(part if workers > 1 else {}), **os.environ}
 
 
@@ -107,7 +109,7 @@ def _ask(process: subprocess.Popen[str], task: Task) -> Answer | Lost:
         line = process.stdout.readline()
     except BrokenPipeError:
         line = ""
-    if line:
+    if line.endswith("\n"):  # else it was killed in the middle of it
         return answer_of(line)
     code = process.wait()
     return Lost(f"the worker was killed by signal {-code}" if code < 0 else f"the worker ended with status {code}")

@@ -1,9 +1,12 @@
 """What a worker does with a task: rebuild the trials from their names, run them, store them, say how it went."""
 
+import _thread
 import contextlib
 import os
+import queue
 import sys
 import tempfile
+import threading
 import time
 
 from made.results import parcel
@@ -70,8 +73,22 @@ def serve() -> None:
     """
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
-        for line in sys.stdin:
+        waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+        busy = threading.Event()
+        threading.Thread(target=_listen, args=(waiting, busy), daemon=True).start()
+        while line := waiting.get():
+            busy.set()
             print(answer(line)[0], file=out, flush=True)
+            busy.clear()
+
+
+def _listen(waiting: "queue.SimpleQueue[str]", busy: threading.Event) -> None:
+    """Hand on what is asked, until nobody asks any more: a driver that is gone in the middle of a task ends it too."""
+    for line in sys.stdin:
+        waiting.put(line)
+    waiting.put("")
+    if busy.is_set():
+        _thread.interrupt_main()  # as Ctrl-C does: else it would train on, with its claims and its part of a GPU
 
 
 if __name__ == "__main__":

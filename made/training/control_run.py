@@ -8,7 +8,7 @@ from made.describe import suggest
 from made.dreaming import Dreaming
 from made.schedules import Constant
 from made.training import dreamer_run
-from made.training.plan import environment, settled
+from made.training.plan import demand_payable, environment, settled
 
 # Frames where the command does not say; a checkpoint holds the replay, so that it is long to write.
 FRAMES = {"steps": "500k", "every": "2k", "eval": "10k", "check": "50k"}
@@ -32,6 +32,7 @@ def build(
     settings: tuple[str, ...],
 ) -> ControlRun | Dreaming:
     """The run of those names with its `path=value` settings, its length still to be given."""
+    demand_payable(bonus, gated, tau, strength)
     if agent == "dreamer" and (_elsewhere(env) or env[:1].isupper()):  # as those of grids are, misspelt ones too
         return dreamer_run.build(env, bonus, gated, tau, strength, settings)
     _demand_agent(env, agent)

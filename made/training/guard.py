@@ -88,7 +88,8 @@ def demand_finite(plan: Plan, bad: np.ndarray, what: str = "a loss or parameters
         return
     seed, frames = plan.seeds[int(bad.argmin())], first * plan.frames_per_update
     last = f"its last checkpoint, {kept}, from before that, is kept" if kept else "it had no checkpoint yet"
+    be = "are" if "parameters" in what or " and " in what else "is"
     raise ValueError(
-        f"Seed {seed} has {what} that is not finite at update {first:,} ({frames:,} frames): the run stopped, and "
+        f"Seed {seed} has {what} that {be} not finite at update {first:,} ({frames:,} frames): the run stopped, and "
         f"{last}; try a smaller learning rate or a smaller --tau."
     )

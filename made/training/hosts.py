@@ -40,8 +40,12 @@ def joined(hosts: int, host: int, coordinator: str) -> Iterator[None]:
 
     The first listens at `coordinator` and nowhere else, so that an address such as 127.0.0.1:9911 stays inside.
     """
+    if hosts < 1:
+        raise ValueError(f"--hosts must be at least 1, got {hosts}.")
     if hosts < 2 or not 0 <= host < hosts:
-        raise ValueError(f"--hosts {hosts} --host {host}: there are 2 or more hosts, and they count from 0.")
+        raise ValueError(
+            f"--host {host} needs --hosts of 2 or more, and lies between 0 and --hosts less 1; got --hosts {hosts}."
+        )
     name, colon, port = coordinator.rpartition(":")
     if not (colon and name and port.isdigit()):
         raise ValueError(

@@ -69,7 +69,10 @@ class Changing:
 
     def _spread(self, changed: list[Array], read: list[Array], *given: Any) -> list[Array]:
         places = [*self.touches.changed, *self.touches.read]
-        whole = self._call(_filled(self._n, places, [*changed, *read]), *given)
+        held = _filled(self._n, places, [*changed, *read])
+        whole = self._call(list(held), *given)
+        if any(whole[i] is not x for i, x in enumerate(held) if i not in self.touches.changed):
+            raise ValueError("A program changes other arrays than when it was first called: make one for each use.")
         return [whole[i] for i in self.touches.changed]
 
 

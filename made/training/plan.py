@@ -97,6 +97,16 @@ def named(kind: str, name: str, registry: dict[str, Any]) -> Any:
     return registry[name]()
 
 
+def demand_payable(bonus: str, gated: bool, tau: float | None, strength: float | None) -> None:
+    """Refuse a temperature or a strength that no bonus can be paid at, and either form of no bonus."""
+    if tau is not None and not 0 <= tau < math.inf:
+        raise ValueError(f"--tau must be a number of at least 0, got {tau:g}.")
+    if strength is not None and not 0 < strength < math.inf:
+        raise ValueError(f"--strength must be a number above 0, got {strength:g}.")
+    if bonus == "none" and (gated or strength is not None):
+        raise ValueError("--bonus none pays nothing: leave --gated and --strength out.")
+
+
 def build_run(
     env: str,
     agent: str,
@@ -107,11 +117,12 @@ def build_run(
     settings: tuple[str, ...],
 ) -> Run:
     """The run of those names with its `path=value` settings, its length still to be given."""
+    demand_payable(bonus, gated, tau, strength)
     task, who, pays = environment(env), named("agent", agent, AGENTS), named("bonus", bonus, BONUSES)
     pays = FirstVisit(pays) if gated else pays
     if strength is not None:
         pays = Calibrated(pays, strength)
-    if tau is None:
+    if tau is None:  # a strength is what is earned at temperature 1; another one scales it
         tau = TAU if strength is None else 1.0
     run = Run(task, who, pays, Constant(tau), n_envs=32, unroll=100, spares=SPARES, watches=(Coverage(),))
     run = settled(run, settings)

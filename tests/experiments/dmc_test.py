@@ -141,6 +141,15 @@ def test_labels_are_groups_of_their_own_and_equal_ones_are_one(tmp_path):
     assert all(isinstance(trial, ControlRun) for trial in trials.values())
 
 
+def test_labels_that_share_runs_stay_in_one_group_however_few_lanes_it_may_have(tmp_path):
+    """Or two tasks would train in one folder."""
+    store = Store(tmp_path)
+    both = [f"pendulum_swingup/made/{window}" for window in ("100k", "all")]
+    made, _ = plan(dmc_buffer.EXPERIMENT, Scale.GPU, range(3), store, lanes=2, only=both)
+    jobs = [[(one.job.label.rsplit("/", 1)[1], one.job.seed) for one in group.jobs] for group in made]
+    assert sorted(map(sorted, jobs)) == [[("100k", 0), ("100k", 1), ("all", 0), ("all", 1)], [("100k", 2), ("all", 2)]]
+
+
 def planned(experiment: Experiment, store: Store) -> list:
     return plan(experiment, Scale.SMOKE, range(3), store)[0]
 
@@ -203,6 +212,37 @@ def test_methods_are_compared_on_the_seeds_that_both_have():
     assert dmc_claims.difference(Table(both), "hopper_hop", ("made", "re3")).estimate == 25.0
     none = dmc_claims.difference(Table([both[0], both[2]]), "hopper_hop", ("made", "re3"))
     assert none.n == 0 and str(none) == "no seed" and np.isnan(none.low)
+
+
+def some_seeds(table: Table, **seeds: Sequence[int]) -> Table:
+    """The same with those seeds alone of the labels that end in a name."""
+    keep = lambda one: next((x for name, x in seeds.items() if one.label.endswith(f"/{name}")), [one.seed])  # noqa: E731
+    return Table(one for label in table.labels() for one in table._records(label) if one.seed in keep(one))
+
+
+def test_seeds_are_those_that_the_compared_methods_share():
+    grows = [400.0] * 35 + [500.0] * 10 + [560.0] * 5
+    pair = {"quadruped_run/made": grows, "quadruped_run/re3": [400.0] * 50}
+    assert dmc_claims.quadruped(made_up(pair, 8)).holds is True
+    apart = dmc_claims.quadruped(some_seeds(made_up(pair, 8), made=range(5), re3=range(3, 8)))
+    assert apart.holds is None and "2 of 5 seeds" in apart.observed
+    beside = some_seeds(made_up({**pair, "pendulum_swingup/icm": [0.0] * 50}), icm=[0])
+    assert dmc_claims.quadruped(beside).holds is True, "what it does not compare is nothing to it"
+
+
+def test_a_task_that_is_begun_neither_makes_a_verdict_nor_undoes_one():
+    levels = {"made": 500.0, "icm": 100.0, "rnd": 100.0, "re3": 100.0, "none": 100.0}
+    whole = {f"hopper_hop/{m}": [x] * 50 for m, x in levels.items()}
+    begun = {"pendulum_swingup/none": [900.0] * 50, "pendulum_swingup/made": [100.0] * 50}
+    for more in ({}, {"pendulum_swingup/none": [900.0] * 50}, begun):
+        assert dmc_claims.largest_gain(made_up({**whole, **more})).holds is True
+        assert dmc_claims.consistent(made_up({**whole, **more, "hopper_hop/re3": [800.0] * 50})).holds is False
+    only = dmc_claims.largest_gain(made_up({"hopper_hop/made": [500.0] * 50, "hopper_hop/none": [100.0] * 50}))
+    assert only.holds is None and "hopper_hop lacks icm, rnd, re3" in only.observed
+    told = dmc_claims.faster(made_up({"hopper_hop/made": [500.0] * 50, "hopper_hop/none": [500.0] * 50})).observed
+    assert "re3 not run beside MADE" in told and "none 1.00 [1.00, 1.00] on 1 task (" in told
+    needed = dmc_claims.density_adds(made_up({"hopper_hop/none": [1.0] * 50})).observed
+    assert "lacks made-released, rnd-at-made" in needed and ", made;" not in needed
 
 
 def test_temperatures_are_the_papers_and_re3s_own_and_the_searchs(monkeypatch, tmp_path):
@@ -387,14 +427,10 @@ def test_claim_36_holds_the_released_bonus_against_rnd_at_its_scale():
 
 
 def test_claim_28_wants_ten_thousand_near_the_best_and_the_best_to_differ():
-    def windows(**of_task: tuple[float, float]) -> Table:
-        return made_up(
-            {
-                f"{task}/made/{w}": [x] * 10
-                for task, xs in of_task.items()
-                for w, x in zip(("1k", "10k"), xs, strict=True)
-            }
-        )
+    def windows(names: Sequence[str] = ("1k", "10k", "100k", "all"), **of_task: tuple[float, float]) -> Table:
+        """Returns with a window of 1k and with all longer ones."""
+        each = {f"{task}/made/{w}": [x[w != "1k"]] * 10 for task, x in of_task.items() for w in names}
+        return made_up(each)
 
     fine = windows(pendulum_swingup=(400.0, 500.0), hopper_hop=(220.0, 200.0))
     assert dmc_buffer.ten_thousand_is_reasonable(fine).holds is True
@@ -404,6 +440,11 @@ def test_claim_28_wants_ten_thousand_near_the_best_and_the_best_to_differ():
     assert dmc_buffer.ten_thousand_is_reasonable(same).holds is None
     one = dmc_buffer.ten_thousand_is_reasonable(windows(hopper_hop=(220.0, 200.0)))
     assert one.holds is None and "one task" in one.observed
+    part = windows(("1k", "10k"), pendulum_swingup=(400.0, 500.0), hopper_hop=(220.0, 200.0))
+    told = dmc_buffer.ten_thousand_is_reasonable(part)
+    assert told.holds is None and "hopper_hop/made lacks 100k, all" in told.observed
+    nothing = windows(pendulum_swingup=(400.0, 500.0), hopper_hop=(-9.0, -9.0))
+    assert dmc_buffer.ten_thousand_is_reasonable(nothing).holds is None, "where nobody learns nothing is refuted"
 
 
 def test_steps_are_of_the_environment_and_the_figures_have_a_panel_a_task():
@@ -417,3 +458,5 @@ def test_steps_are_of_the_environment_and_the_figures_have_a_panel_a_task():
     (ax,) = [ax for ax in tuned.figure.axes if ax.get_title() == "hopper_hop"]
     assert [line.get_label() for line in ax.lines if not str(line.get_label()).startswith("_")] == ["RAD", "MADE"]
     assert len(dmc.draw(made_up(on_all(**ALL)))) == 1, "without a search there is no figure of it"
+    (alone,) = dmc.draw(made_up({"hopper_hop/tuned/made": rise(5)}))
+    assert alone.name == "dmc_tuned"

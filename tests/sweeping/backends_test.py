@@ -21,6 +21,7 @@ from made.results.store import Scale, Store
 from made.sweep import fitting, plan, run_group
 from made.sweeping import pool
 from made.sweeping.command import Sweep
+from made.sweeping.task import Lost, tasks, to_text
 from made.training import memory
 
 pytestmark = pytest.mark.usefixtures("cache")  # shared by all processes
@@ -195,6 +196,33 @@ def test_processes_share_the_memory_of_a_device_unless_told_otherwise(monkeypatc
     assert pool.shared(3) == {**os.environ, part: "0.300", grows: "false"}
     monkeypatch.setenv(part, "0.5")
     assert pool.shared(3)[part] == "0.5"
+    monkeypatch.delenv(part)
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.4")  # its newer name, which JAX refuses beside the other
+    assert part not in pool.shared(3)
+
+
+def test_half_an_answer_is_that_of_a_worker_that_died(tmp_path):
+    (task, *_), _, _ = tasks("chain", Scale.SMOKE, Store(tmp_path), "", settings=SET)
+    words = [sys.executable, "-c", "import os, sys; sys.stdin.readline(); os.write(1, b'{\"done\": ['); os.abort()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert pool._ask(process, task) == Lost("the worker was killed by signal 6")
+
+
+def test_a_worker_whose_driver_is_gone_ends_in_the_middle_of_its_task(tmp_path):
+    (task, *_), _, _ = tasks("chain", Scale.SMOKE, Store(tmp_path), "", settings=("iterations=100000000", "every=1000"))
+    words = [sys.executable, "-m", "made.sweeping.worker"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        process.stdin.write(to_text(task) + "\n")
+        process.stdin.flush()
+        while not list(tmp_path.glob(".unfinished/*/claims-*/*")) and process.poll() is None:
+            time.sleep(0.1)
+        process.stdin.close()
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+    assert not list(tmp_path.rglob("metrics.csv"))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What is sent, what comes back, what is sent again: with back ends made for the purpose."""
 
 import contextlib
+import re
 from collections import Counter
 
 import pytest
@@ -10,6 +11,7 @@ from made.results.claims import claimed
 from made.results.store import Scale, Store
 from made.sweeping import summary, worker
 from made.sweeping.carried import Carried, received
+from made.sweeping.command import Sweep
 from made.sweeping.drive import drive
 from made.sweeping.task import Answer, Done, Lost, Task, answer_of, group_of, task_of, tasks, to_text
 
@@ -52,6 +54,32 @@ def test_what_is_lost_too_often_has_failed_with_the_last_reason(few, tmp_path):
     assert set(back_end.sent.values()) == {3}, "bounded"
     assert [one.why for one in got[few[0]].done] == ["lost 3 times, the last time: struck by lightning"]
     assert got[few[0]].done[0].state == "failed"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on": "cloud"}, "--on takes here, pool, ray or slurm, not 'cloud'."),
+        ({"on": "rey"}, "--on takes here, pool, ray or slurm, not 'rey'. Did you mean 'ray'?"),
+        ({"address": "auto"}, "--address is for --on ray, and this is --on here."),
+        ({"address": "auto", "on": "slurm"}, "--address is for --on ray, and this is --on slurm."),
+        ({"partition": "gpu", "on": "ray"}, "--partition is for --on slurm, and this is --on ray."),
+        ({"cluster": "local"}, "--cluster is for --on slurm, and this is --on here."),
+        ({"minutes": 10, "on": "pool"}, "--minutes is for --on slurm, and this is --on pool."),
+        ({"cpus": 2.0}, "--cpus is for --on ray or slurm, and this is --on here."),
+        ({"gpus": 1.0, "on": "pool"}, "--gpus is for --on ray or slurm, and this is --on pool."),
+    ],
+)
+def test_options_of_another_place_are_refused(options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Sweep("chain", **options).demand()
+
+
+def test_options_of_the_place_that_is_asked_for_are_taken():
+    for on in ("here", "pool", "ray", "slurm"):
+        Sweep("chain", on=on).demand()
+    Sweep("chain", on="ray", address="auto", cpus=2.0, gpus=1.0).demand()
+    Sweep("chain", on="slurm", partition="gpu", cluster="local", minutes=10, cpus=2.0, gpus=1.0).demand()
 
 
 def test_tasks_and_answers_travel_as_text(few):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from made import cli, saving
-from made.training import checkpoint, folder, memory
+from made.training import checkpoint, folder, guard, memory
 from made.training.command import Train
 from made.training.plan import environment
 
@@ -98,6 +99,9 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(whole, capsys):
         (["--set", "n_envs"], "--set takes path=value"),
         (["--set", "iterations=7"], "given by --steps"),
         (["--tensorboard"], "made-rl[tensorboard]"),
+        (["--tau", "nan"], "--tau must be a number of at least 0, got nan."),
+        (["--strength", "-1"], "--strength must be a number above 0, got -1."),
+        (["--bonus", "none", "--gated"], "--bonus none pays nothing: leave --gated and --strength out."),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_leaves_nothing(capsys, tmp_path, monkeypatch, changed, message):
@@ -105,6 +109,41 @@ def test_a_mistake_is_one_clear_line_and_leaves_nothing(capsys, tmp_path, monkey
     code, _, err = call(capsys, *SMALL, "--steps", "320", "--out", tmp_path / "new", *changed)
     said = [line for line in err.strip().splitlines() if "compiling" not in line]
     assert code == 2 and message in err and len(said) == 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"env": "DoorKey-5x5"},
+        {"env": "lock", "agent": "value-iteration"},
+        {"env": "hopper_hop", "agent": "sac"},
+        {"env": "hopper_hop", "agent": "dreamer"},
+        {"env": "DoorKey-5x5", "agent": "dreamer"},
+    ],
+    ids=lambda kind: "-".join(kind.values()),
+)
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"tau": -1.0}, "--tau must be a number of at least 0, got -1."),
+        ({"tau": float("nan")}, "--tau must be a number of at least 0, got nan."),
+        ({"tau": float("inf")}, "--tau must be a number of at least 0, got inf."),
+        ({"strength": 0.0}, "--strength must be a number above 0, got 0."),
+        ({"strength": float("nan")}, "--strength must be a number above 0, got nan."),
+        ({"bonus": "none", "strength": 0.4}, "--bonus none pays nothing: leave --gated and --strength out."),
+        ({"bonus": "none", "gated": True}, "--bonus none pays nothing: leave --gated and --strength out."),
+    ],
+)
+def test_what_no_bonus_can_pay_is_refused_for_every_kind_of_run(kind, more, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Train(**kind, **more).plan()
+
+
+def test_one_loss_is_not_finite_and_parameters_are_not():
+    plan = Train(env="lock", agent="q-learning", bonus="none", steps="320k").plan()
+    for what, be in (("a loss (loss)", "is"), ("parameters (agent.q)", "are"), ("a reward (x) and a loss (y)", "are")):
+        with pytest.raises(ValueError, match=re.escape(f"Seed 0 has {what} that {be} not finite at update 3 ")):
+            guard.demand_finite(plan, np.array([3]), what)
 
 
 def test_a_run_that_does_not_fit_is_refused_with_the_size_before_it_starts(capsys, tmp_path, monkeypatch):
@@ -142,5 +181,7 @@ def test_a_bonus_is_set_by_its_temperature_or_by_its_strength():
     plain, strong = Train(**asked).plan().run, Train(**asked, strength=0.5).plan().run
     assert (plain.tau.tau, type(plain.bonus).__name__) == (0.01, "RND")
     assert (strong.tau.tau, strong.bonus.strength, type(strong.bonus.bonus).__name__) == (1.0, 0.5, "RND")
+    both = Train(**asked, tau=0.1, strength=0.5).plan().run
+    assert (both.tau.tau, both.bonus.strength) == (0.1, 0.5), "the strength is that at temperature 1, and tau scales it"
     gated = Train(**asked, gated=True, strength=0.5).plan().run.bonus.bonus
     assert (type(gated).__name__, type(gated.bonus).__name__) == ("FirstVisit", "RND")

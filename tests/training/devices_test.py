@@ -29,9 +29,13 @@ def test_eight_devices_give_what_one_gives_up_to_the_order_of_sums():
 
 
 def test_devices_that_are_not_there_or_cannot_be_filled_are_refused(monkeypatch):
-    with pytest.raises(ValueError, match="--devices 99 asks for more or less than there is: 1 to"):
-        devices.mesh_of(99, 1, 32)
+    monkeypatch.setattr(jax, "devices", lambda: ["a device"])
+    with pytest.raises(ValueError, match=r"^--devices 4, but there is 1 here: give 1\.$"):
+        devices.mesh_of(4, 1, 32)
     monkeypatch.setattr(jax, "devices", lambda: ["a device"] * 8)
+    for wrong in (0, 99):
+        with pytest.raises(ValueError, match=rf"^--devices {wrong}, but there are 8 here: give 1 to 8\.$"):
+            devices.mesh_of(wrong, 1, 32)
     with pytest.raises(ValueError, match="2 seeds of 6 environments cannot be spread evenly over 8 devices"):
         devices.mesh_of(8, 2, 6)
     assert devices.mesh_of(1, 2, 6) is None

@@ -71,8 +71,10 @@ def test_two_processes_killed_and_started_again_give_what_one_gives(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--hosts", "2", "--host", "2"], "they count from 0"),
-        (["--hosts", "1", "--host", "1"], "there are 2 or more hosts"),
+        (["--hosts", "2", "--host", "2"], "lies between 0 and --hosts less 1; got --hosts 2."),
+        (["--host", "3"], "--host 3 needs --hosts of 2 or more, and lies between 0 and --hosts less 1; got --hosts 1."),
+        (["--host", "-1"], "--host -1 needs --hosts of 2 or more"),
+        (["--hosts", "0"], "--hosts must be at least 1, got 0."),
         (["--hosts", "2", "--coordinator", "9911"], "--coordinator takes ADDRESS:PORT"),
     ],
 )

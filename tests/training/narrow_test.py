@@ -52,6 +52,13 @@ def test_a_program_that_changes_the_number_of_arrays_is_refused():
         Changing(lambda x: x[:1])(arrays(2))
 
 
+def test_a_program_that_comes_to_change_others_says_so():
+    program = Changing(lambda x, by: [x[0] + by.sum(), by if by.ndim else x[1]])
+    first = program(arrays(2), jnp.ones(()))
+    with pytest.raises(ValueError, match="changes other arrays than when it was first called"):
+        program(first, jnp.ones(3))
+
+
 def test_keys_are_arrays_too():
     program = Changing(lambda x: [x[0], jax.random.fold_in(x[1], 1)])
     after = program([jnp.ones(2), jax.random.key(0)])
