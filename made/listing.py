@@ -51,6 +51,7 @@ def everything() -> dict[str, dict[str, str]]:
     from made.agents import AGENTS
     from made.bench import BENCHES
     from made.bonuses import BONUSES
+    from made.bonuses.control import CONTROL_BONUSES
     from made.control import CONTROL
     from made.control.sparse import SPARSE
     from made.control_run import CONTROL_AGENTS
@@ -61,6 +62,7 @@ def everything() -> dict[str, dict[str, str]]:
     return {
         "experiments": {name: f"{e.title} ({e.figure})" for name, e in experiments().items()},
         "bonuses": {name: line(make()) for name, make in BONUSES.items()},
+        "control-bonuses": {name: line(make(False)) for name, make in CONTROL_BONUSES.items()},
         "agents": {name: line(make()) for name, make in (AGENTS | CONTROL_AGENTS).items()},
         "tasks": {name: line(getattr(make(), "family", make())) for name, make in TASKS.items()},
         "grids": {name: line(make().maker) for name, make in GRIDS.items()},

@@ -14,7 +14,7 @@ class List:
     """What there is: experiments, bonuses, agents, tasks, benchmarks, one line each."""
 
     kind: Annotated[str | None, tyro.conf.Positional] = None  # one of these alone, such as bonuses
-    json: bool = False
+    json: bool = False  # in a stable form for programs
 
     def main(self) -> int:
         from made import listing
@@ -60,8 +60,8 @@ class Map:
 class Bench:
     """Measure speed and memory, side by side with the alternatives, as ratios."""
 
-    name: Annotated[str | None, tyro.conf.Positional] = None
-    json: bool = False
+    name: Annotated[str | None, tyro.conf.Positional] = None  # such as grids or dreamer (see made list); else all
+    json: bool = False  # in a stable form for programs
 
     def main(self) -> int:
         from made import bench

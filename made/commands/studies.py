@@ -18,7 +18,7 @@ Names = Annotated[tuple[str, ...], tyro.conf.Positional]
 class Demo:
     """The tabular half of the paper in two minutes: run it, draw Figures 3 to 6, judge claims 1 to 17."""
 
-    scale: str = "demo"  # smoke, demo, small or paper
+    scale: str = "demo"  # smoke, demo, small, gpu or paper
     out: Path = Path("runs")  # where runs are stored; what is there already is not run again
     report: Path = Path("report")  # where figures and the HTML report go
 
@@ -43,7 +43,7 @@ class Run:
     minutes: float | None = None  # stop after about so long, with checkpoints where there are any
     only: Several = ()  # a configuration, or a pattern such as 'pendulum*/made'; may be given several times
     set: Several = ()  # path=value, such as bonus.recent.window=500; may be given several times
-    out: Path = Path("runs")
+    out: Path = Path("runs")  # the store of runs
 
     def main(self) -> int:
         from made import study
@@ -66,8 +66,8 @@ class Figure:
 
     experiment: Name
     scale: str | None = None  # the largest recorded scale unless given
-    set: Several = ()
-    out: Path = Path("runs")
+    set: Several = ()  # path=value, as the runs were made with; may be given several times
+    out: Path = Path("runs")  # the store of runs
     to: Path = Path("report")  # the folder for PNG and SVG
 
     def main(self) -> int:
@@ -84,11 +84,11 @@ class Figure:
 class Check:
     """Each claim of the paper with its verdict, computed from the recorded runs."""
 
-    experiment: Annotated[str | None, tyro.conf.Positional] = None
+    experiment: Annotated[str | None, tyro.conf.Positional] = None  # all unless named
     scale: str | None = None  # the largest recorded scale unless given
-    json: bool = False
-    set: Several = ()
-    out: Path = Path("runs")
+    json: bool = False  # in a stable form for programs
+    set: Several = ()  # path=value, as the runs were made with; may be given several times
+    out: Path = Path("runs")  # the store of runs
     strict: bool = False  # exit with 1 if a claim does not hold
 
     def main(self) -> int:
@@ -96,6 +96,8 @@ class Check:
         from made.experiments import experiments
         from made.results.store import Store
 
+        if self.out != Path("runs") and not self.out.exists():  # a slip of the pen would pass for "nothing recorded"
+            raise ValueError(f"There is no folder {self.out}: give one that holds runs with --out.")
         store = Store(self.out)
         names = [self.experiment] if self.experiment else list(experiments())
         chosen = [_recorded(name, self.scale, self.set, store) for name in names]
@@ -172,11 +174,11 @@ def _tell(judged) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from made.reporting.section import verdict
+    from made.reporting.section import SAID, kind_of
 
     table = Table("claim", "verdict", "observed", box=None, pad_edge=False)
     for row in judged:
-        _, symbol, words = verdict(row.holds)
+        symbol, words = SAID[kind_of(row._asdict())]
         seen = row.observed if len(row.observed) <= 320 else row.observed[:317] + "..."
         table.add_row(Text(f"{row.claim} {row.name}"), Text(f"{symbol} {words}"), Text(seen))
     console = Console()

@@ -18,12 +18,10 @@ class Train:
 
     env: str  # a MiniGrid id, in full or as in DoorKey-5x5, a tabular task, gym:ID, envpool:ID, a control task
     agent: str = "impala"  # on control tasks rad or dreamer, from pixels, or sac, from states
-    bonus: str = "made"
+    bonus: str = "made"  # a name from made list
     steps: str | None = None  # frames of each seed, 10M (control tasks: 500k); rounded up to whole updates
     seeds: int = 1  # seeds 0 to N-1, side by side in one program
-    tau: float | None = (
-        None  # the temperature of the bonus: 0.01, or 1 with --strength; on control tasks as in the paper
-    )
+    tau: float | None = None  # temperature of the bonus: 0.01, with --strength 1, on control tasks the paper's
     gated: bool = False  # pay at the first visit of a state in an episode only
     strength: float | None = None  # scale the bonus so that an episode of full length earns this much of it
     set: Several = ()  # path=value, such as agent.learning_rate=3e-4 or n_envs=64; may be given several times
@@ -37,7 +35,7 @@ class Train:
     coordinator: str = "127.0.0.1:9911"  # where the first listens for the others
     tensorboard: bool = False  # also write TensorBoard logs
     wandb: str | None = None  # also log to this W&B project
-    film: bool = True  # a film of the agent and a map of its visits at the end
+    film: bool = True  # --no-film: neither a film of the agent nor a map of its visits at the end, nor Dreamer's dreams
 
     def main(self) -> int:
         from made.training import folder, session, writers

@@ -201,6 +201,11 @@ def test_what_was_run_is_judged_and_drawn_and_what_was_not_is_named(tmp_path, ca
     assert cli.main(["check", "dmc", "--out", str(store.root)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Not run of dmc at scale gpu: pendulum_swingup/rnd, " in said and "cartpole_swingup_sparse/re3" in said
+    assert cli.main(["check", "dmc", "--out", str(tmp_path / "slip")]) == 2
+    assert "There is no folder" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["check", "dmc", "--out", str(tmp_path / "empty")]) == 0
+    assert "not recorded" in capsys.readouterr().out
 
 
 def test_methods_are_compared_on_the_seeds_that_both_have():
