@@ -33,6 +33,21 @@ class Space(NamedTuple):
     low: float | None = None  # bounds of a continuous entry, where it has them
     high: float | None = None
 
+    def __str__(self) -> str:
+        """In the words of an error.
+
+        >>> print(Space((1,), float, low=-2.0, high=2.0)), print(Space((), int, 7)), print(Space((7, 7, 3), int, 11))
+        1 number in [-2, 2]
+        one of 7
+        7 x 7 x 3 entries, each one of 11
+        (None, None, None)
+        """
+        many = " x ".join(map(str, self.shape))
+        if self.n is not None:
+            return f"{many} entries, each one of {self.n}" if many else f"one of {self.n}"
+        within = "" if self.low is None else f" in [{self.low:g}, {self.high:g}]"
+        return f"{many or '1'} number{'s' * (many not in ('', '1'))}{within}"
+
 
 class Spec(NamedTuple):
     """All that an agent or a bonus may know of an environment before it acts."""

@@ -12,7 +12,7 @@ from made.progress import meter
 from made.reporting.section import Section
 from made.results import plot
 from made.results.provenance import merged
-from made.results.store import Scale, Store
+from made.results.store import Scale, Store, made_folder
 from made.results.table import Table
 from made.sweep import Group, configured, plan, sweep
 
@@ -54,6 +54,7 @@ def run(
         print(f"{have} runs are stored already, {missing} are to be made.")
     if not work:
         return 0
+    made_folder(store.root, "--out")  # or it would be refused after the first minutes of work
     work.sort(key=lambda group: -group.work)
     names = ", ".join(dict.fromkeys(group.experiment.name for group in work))
     with meter(sum(group.work for group in work), "iterations", names) as progress:

@@ -117,9 +117,6 @@ def test_doctor_names_versions_and_fixes(capsys):
         (["run", "lock", "--set", "agent.gama=1"], "Did you mean 'gamma'"),
         (["run", "lock", "--set", "agent.gamma=x"], "takes a number"),
         (["run", "lock", "--set", "iterations=7", "--set", "every=70"], "every"),
-        (["run", "lock", "--scale", "smoke", "--out", "/proc/x"], "/proc/x cannot be made: give another folder with"),
-        (["sweep", "lock", "--scale", "smoke", "--out", "/proc/x"], "/proc/x cannot be made: give another folder with"),
-        (["run", "lock", "--scale", "smoke", "--out", f"{__file__}/x"], "cannot be made: give another folder with --out."),
         (["map", "eq:bonus_desing"], "Did you mean 'eq:bonus_design'"),
         (["map", "zzz"], "...; `made map` has them."),
         (["play", "MiniGrid-Emty-5x5-v0"], "Did you mean 'MiniGrid-Empty-5x5-v0'"),
@@ -141,10 +138,23 @@ def test_a_folder_that_holds_something_else_is_refused(capsys, tmp_path):
     assert code == 2 and "thesis.txt" in err and (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
+@pytest.mark.parametrize("command", ["run", "sweep"])
+@pytest.mark.parametrize("out", ["/proc/x", f"{__file__}/x"])
+def test_a_store_that_cannot_be_made_is_refused_before_anything_runs(capsys, monkeypatch, command, out):
+    begun = []
+    monkeypatch.setattr("made.sweep.execute", lambda *words: begun.append(words))
+    code, told, err = call(capsys, command, "objective", "--scale", "smoke", "--out", out)
+    assert code == 2 and err.endswith(f"made: {out} cannot be made: give another folder with --out.\n")
+    assert not begun and not told and "Traceback" not in err
+
+
 @pytest.mark.parametrize("words", [["figure", "objective"], ["report"]])
 def test_figures_that_are_to_go_into_a_file_are_refused(capsys, recorded, tmp_path, words):
     (file := tmp_path / "file").write_text("years of work")
-    for to, message in ((file, "is a file, not a folder: give another one"), (file / "x", "cannot be made: give another")):
+    for to, message in (
+        (file, "is a file, not a folder: give another one"),
+        (file / "x", "cannot be made: give another"),
+    ):
         code, _, err = call(capsys, *words, "--out", str(recorded / "runs"), "--to", str(to))
         assert code == 2 and f"{to} {message}" in err and "with --to." in err and len(err.splitlines()) == 1
     assert file.read_text() == "years of work"

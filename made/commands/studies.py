@@ -25,9 +25,10 @@ class Demo:
     def main(self) -> int:
         from made import report, study
         from made.experiments import experiments
-        from made.results.store import Scale, Store
+        from made.results.store import Scale, Store, made_folder
 
         store, scale = Store(self.out), Scale(self.scale)
+        made_folder(self.report, "--report")  # before two minutes of work
         studies = [study.Study(experiment, scale) for experiment in experiments().values() if experiment.in_demo]
         study.run(studies, store)
         return _told(report.publish(studies, store, self.report))

@@ -253,7 +253,7 @@ def made_folder(path: Path, option: str) -> Path:
     except OSError as error:
         if error.errno not in _NO_FOLDER:
             raise
-        if path.exists():
+        if os.path.exists(path):  # which no lack of permission stops
             raise ValueError(f"{path} is a file, not a folder: give another one with {option}.") from None
         raise ValueError(f"{path} cannot be made: give another folder with {option}.") from None
     return path

@@ -38,7 +38,7 @@ class Train:
     film: bool = True  # --no-film: neither a film of the agent nor a map of its visits at the end, nor Dreamer's dreams
 
     def main(self) -> int:
-        from made.training import folder, session, writers
+        from made.training import devices, folder, session, writers
 
         for name in ("tensorboard", "wandb"):
             if getattr(self, name):
@@ -50,8 +50,10 @@ class Train:
             return self._with_others(out)
         plan = self.plan()
         folder.held(out, plan.configuration)  # what is wrong is told before a minute of compiling
+        count = 1 if self.devices is None else self.devices
+        devices.demand(count)
         _say(f"compiling for {self.seeds} seed{'s' * (self.seeds > 1)} ...")
-        programs = _source(plan.run).prepare(plan, self.devices or 1)
+        programs = _source(plan.run).prepare(plan, count)
         with folder.claimed(out):
             held = folder.held(out, plan.configuration)
             stand = session.stand_of(plan, programs, out)
