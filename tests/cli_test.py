@@ -161,7 +161,7 @@ def test_figures_that_are_to_go_into_a_file_are_refused(capsys, recorded, tmp_pa
 
 
 def test_what_only_reads_makes_no_folder(capsys, tmp_path):
-    assert call(capsys, "check", "lock", "--out", str(tmp_path / "runs"))[0] == 0
+    assert call(capsys, "check", "lock", "--out", str(tmp_path / "runs"))[0] == 2
     assert not list(tmp_path.iterdir())
 
 
