@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 if TYPE_CHECKING:  # to a type checker a declared variable must not look like a dataclass field with a place of its own
@@ -46,7 +47,8 @@ class Space(NamedTuple):
         if self.n is not None:
             return f"{many} entries, each one of {self.n}" if many else f"one of {self.n}"
         within = "" if self.low is None else f" in [{self.low:g}, {self.high:g}]"
-        return f"{many or '1'} number{'s' * (many not in ('', '1'))}{within}"
+        kind = "" if jnp.issubdtype(self.dtype, jnp.floating) else f" of type {jnp.dtype(self.dtype).name}"
+        return f"{many or '1'} number{'s' * (many not in ('', '1'))}{kind}{within}"
 
 
 class Spec(NamedTuple):

@@ -51,7 +51,8 @@ class Train:
         plan = self.plan()
         folder.held(out, plan.configuration)  # what is wrong is told before a minute of compiling
         count = 1 if self.devices is None else self.devices
-        devices.demand(count)
+        if _source(plan.run) is session:  # others say by themselves that they take one
+            devices.demand(count)
         _say(f"compiling for {self.seeds} seed{'s' * (self.seeds > 1)} ...")
         programs = _source(plan.run).prepare(plan, count)
         with folder.claimed(out):
