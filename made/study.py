@@ -83,7 +83,7 @@ def largest_scale(experiment: Experiment, store: Store) -> Scale | None:
 def load(study: Study, store: Store) -> tuple[Table, str | None]:
     """The recorded table, and why it cannot be judged if it cannot.
 
-    What takes many sessions may be judged from a part of it: then the experiment says so (`in_pieces`).
+    What takes days may be judged from a part of it: then the experiment says so (`in_pieces`).
     """
     table = _recorded(study, store)
     have = {label: tuple(table.seeds(label)) for label in table.labels()}

@@ -1,8 +1,8 @@
 """Compiled programs of a long list of arrays, which are handed those alone that they read or change.
 
-To hand an array to a program and to take one back costs the host microseconds, however small it is. Dreamer's state has
-hundreds: to store one step of the environment took 1.7 ms while all of them went to and fro beside an H200, as long as
-to draw the next picture (results/dreamer/h200_second.json).
+To hand an array to a program and to take one back costs the host microseconds, however small it is. Dreamer's state
+with MADE has three hundred: to store one step of the environment took 1.7 ms beside an H200 while all of them went to
+and fro (results/dreamer/h200_second.json).
 """
 
 from collections.abc import Callable, Sequence
