@@ -85,11 +85,12 @@ def load(study: Study, store: Store) -> tuple[Table, str | None]:
 
     What takes days may be judged from a part of it: then the experiment says so (`in_pieces`).
     """
-    table = _recorded(study, store)
+    trials = configured(study.experiment, study.scale, study.settings)
+    ids = {label: run_id(trial) for label, trial in trials.items()}
+    table = store.table(study.experiment.stored_as, study.scale, ids)
     have = {label: tuple(table.seeds(label)) for label in table.labels()}
     if not have:
         return table, f"nothing recorded; run: {study.command}"
-    trials = configured(study.experiment, study.scale, study.settings)
     missing = [label for label in trials if label not in have]
     if (missing or len(set(have.values())) > 1) and not study.experiment.in_pieces:
         lacking = f"{len(missing)} of {len(trials)} configurations" if missing else "some seeds"
@@ -97,20 +98,13 @@ def load(study: Study, store: Store) -> tuple[Table, str | None]:
     return table, None
 
 
-def _recorded(study: Study, store: Store) -> Table:
-    trials = configured(study.experiment, study.scale, study.settings)
-    return store.table(study.experiment.stored_as, study.scale, {label: run_id(one) for label, one in trials.items()})
-
-
-def not_run(study: Study, store: Store) -> list[str]:
+def not_run(study: Study, table: Table) -> list[str]:
     """The configurations of an experiment of which some were run that were not, or on fewer seeds than others.
 
-    >>> import tempfile
     >>> from made.experiments import experiment
-    >>> not_run(Study(experiment("lock"), Scale.SMOKE), Store(tempfile.mkdtemp()))
+    >>> not_run(Study(experiment("lock"), Scale.SMOKE), Table())
     []
     """
-    table = _recorded(study, store)
     have = {label: len(table.seeds(label)) for label in table.labels()}
     each = {label: have.get(label, 0) for label in configured(study.experiment, study.scale, study.settings)}
     most = max(have.values(), default=0)
@@ -163,7 +157,7 @@ def publish(study: Study, store: Store, folder: Path) -> Published:
     made_by = merged(one["provenance"] for ones in runs.values() for one in ones)
     described = (experiment.name, experiment.title, experiment.about)
     tables = experiment.tables(table)
-    if absent := not_run(study, store):
+    if absent := not_run(study, table):
         tables = [*tables, ("Not run at this scale", ["configuration"], [[label] for label in absent])]
     section = Section(*described, figures, claims, tables, settings, made_by)
     return Published(section, judged, images)

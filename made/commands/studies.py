@@ -163,10 +163,10 @@ def _told(written, to_markdown: Path | None = None) -> int:
 
 def _tell_lack(studies, store) -> None:
     """What was not run of experiments that are judged from what was."""
-    from made.study import not_run
+    from made.study import load, not_run
 
     for one in (one for one in studies if one.experiment.in_pieces):
-        if lack := not_run(one, store):
+        if lack := not_run(one, load(one, store)[0]):
             print(f"Not run of {one.experiment.name} at scale {one.scale.value}: {', '.join(lack)}.")
 
 

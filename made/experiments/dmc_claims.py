@@ -194,10 +194,10 @@ def difference(table: Table, task: str, pair: tuple[str, str], read: Callable = 
     """The interquartile mean, over shared seeds, of the first method less the second; NaN where they share none."""
     labels = [f"{task}/{method}" for method in pair]
     seeds = [list(table.seeds(label)) for label in labels]
-    both = sorted(set(seeds[0]) & set(seeds[1]))
-    if not both:
+    common = sorted(set(seeds[0]) & set(seeds[1]))
+    if not common:
         return Interval(np.nan, np.nan, np.nan, n=0, level=0.95)
-    a, b = (read(table, one)[[have.index(seed) for seed in both]] for one, have in zip(labels, seeds, strict=True))
+    a, b = (read(table, one)[[have.index(seed) for seed in common]] for one, have in zip(labels, seeds, strict=True))
     return paired_interval(a, b, "iqm", rng())
 
 

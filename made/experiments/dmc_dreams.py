@@ -6,6 +6,7 @@ from made.experiments.spec import Drawing
 from made.results import plot
 from made.results.table import Table
 
+_AXES = ("paid", "imagined")
 ROW, BELOW = 1.5, 0.9  # inches: a method, and what the words under the figure take
 
 
@@ -52,6 +53,3 @@ def _returns(ax, table: Table, label: str) -> None:
         ax.plot((low, high), (low, high), color="#888888", linewidth=0.6, linestyle="--")
         ax.plot(paid, imagined, linestyle="", marker="o", markersize=2.5, alpha=0.6)
     plot.title(ax, label, x=_AXES[0], y=_AXES[1])
-
-
-_AXES = ("paid", "imagined")

@@ -56,8 +56,10 @@ def ray_sweep_with_kills(out: Path, jobs: int = 40, kills: int = 20) -> dict[str
 def _sweep(on: str, store: Store, jobs: int) -> Any:
     from made.sweeping.command import Sweep
 
-    asked = Sweep(EXPERIMENT, "smoke", on, -(-jobs // LABELS), set=SETTINGS, out=store.root, workers=WORKERS, lanes=1)
-    asked.retries = RETRIES
+    seeds = -(-jobs // LABELS)
+    asked = Sweep(
+        EXPERIMENT, "smoke", on, seeds, set=SETTINGS, out=store.root, workers=WORKERS, lanes=1, retries=RETRIES
+    )
     return asked.once(store, Scale.SMOKE)
 
 

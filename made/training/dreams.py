@@ -47,7 +47,7 @@ class Told(NamedTuple):
 
 def pictures(plan: Plan, state: Any, out: Path) -> list[Path]:
     """A film for each of the first seeds, where there is something to see, and the returns of all; else nothing."""
-    if not dreams(plan.run):
+    if not has_model(plan.run):
         return []
     written, rows = [], []
     for seed, frames, returns in _told(plan, state):
@@ -66,7 +66,7 @@ def kept(plan: Plan, state: Any, at: int) -> dict[int, dict[str, np.ndarray]]:
     A device that has no room for it left keeps nobody from storing the rest.
     """
     found: dict[int, dict[str, np.ndarray]] = {}
-    if not dreams(plan.run):
+    if not has_model(plan.run):
         return found
     try:
         for seed, frames, returns in _told(plan, state):
@@ -79,7 +79,7 @@ def kept(plan: Plan, state: Any, at: int) -> dict[int, dict[str, np.ndarray]]:
     return found
 
 
-def dreams(run: Any) -> bool:
+def has_model(run: Any) -> bool:
     """Whether there is a model that can be asked."""
     return isinstance(run, DreamerRun | Dreaming) and isinstance(run.agent, Dreamer)
 

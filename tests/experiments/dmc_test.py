@@ -192,7 +192,7 @@ def test_what_was_run_is_judged_and_drawn_and_what_was_not_is_named(tmp_path, ca
     one = begun(store, made=3, none=3, re3=2)
     table, problem = study.load(one, store)
     assert problem is None and table.labels() == [f"pendulum_swingup/{m}" for m in ("none", "re3", "made")]
-    lack = study.not_run(one, store)
+    lack = study.not_run(one, table)
     assert "pendulum_swingup/re3 (2 of 3 seeds)" in lack and "hopper_hop/made" in lack
     assert not {"pendulum_swingup/made", "pendulum_swingup/none"} & set(lack)
     section = study.publish(one, store, tmp_path).section

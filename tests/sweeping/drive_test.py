@@ -76,10 +76,10 @@ def test_options_of_another_place_are_refused(options, message):
 
 
 def test_options_of_the_place_that_is_asked_for_are_taken():
-    for on in ("here", "pool", "ray", "slurm"):
-        Sweep("chain", on=on).demand()
-    Sweep("chain", on="ray", address="auto", cpus=2.0, gpus=1.0).demand()
-    Sweep("chain", on="slurm", partition="gpu", cluster="local", minutes=10, cpus=2.0, gpus=1.0).demand()
+    asked = [Sweep("chain", on=on) for on in ("here", "pool", "ray", "slurm")]
+    asked.append(Sweep("chain", on="ray", address="auto", cpus=2.0, gpus=1.0))
+    asked.append(Sweep("chain", on="slurm", partition="gpu", cluster="local", minutes=10, cpus=2.0, gpus=1.0))
+    assert [one.demand() for one in asked] == [None] * 6, "nothing is refused"
 
 
 def test_tasks_and_answers_travel_as_text(few):
