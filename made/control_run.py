@@ -68,6 +68,11 @@ class ControlRun(Trial):
         """Steps of the environment in one iteration, so that frames are counted as everywhere."""
         return self.task.repeat
 
+    @property
+    def at_once(self) -> int:
+        """Actions between updates, whose steps are stored together."""
+        return 1
+
     def due(self, t: int) -> tuple[int, int]:
         """(updates that follow the t-th action, actions that are new to them)."""
         return (1, 1) if t > self.seed_steps else (0, 0)
@@ -111,6 +116,10 @@ class DreamerRun(ControlRun):
         for name in ("train_every", "updates"):
             if getattr(self, name) < 1:
                 raise ValueError(f"A run of Dreamer takes {name} of at least 1, got {getattr(self, name)}.")
+
+    @property
+    def at_once(self) -> int:
+        return self.train_every
 
     def due(self, t: int) -> tuple[int, int]:
         since = t - self.seed_steps

@@ -18,6 +18,7 @@ from made.off_policy import LearnerState
 from made.training import lanes
 from made.training.control_programs import ControlPrograms
 from made.training.control_run import ControlRun
+from made.training.host_side import Copies, Waiting, processor
 from made.training.shelf import Shelf
 
 _JUDGED = 0x6A756467  # sets the keys of evaluations apart from those of training
@@ -35,13 +36,20 @@ class Learning:
     From states the seeds are lanes of one program; from pixels each has a state of its own, since convolutions with
     other weights in each lane are slow (`made.off_policy.programs`). An action takes two calls: `ask`, and `learn`,
     which stores, learns and adds up, and which nobody waits for until the next action. Where updates come many at once
-    (`ControlRun.due`), steps are only stored in between. `timed` is best on a GPU; on a CPU one program of all kinds of
+    (`ControlRun.due`), steps wait and are stored together, and actions are chosen on the device `actor`, the host's
+    processor where learning is done elsewhere. `timed` is best on a GPU; on a CPU one program of all kinds of
     updates takes less time to compile. With `on_host` the replays of the states are in NumPy: between `opened` and
     `closed` they stand apart, on shelves.
     """
 
     def __init__(
-        self, run: ControlRun, spec: Spec, seeds: Sequence[int], timed: bool | None = None, on_host: bool = False
+        self,
+        run: ControlRun,
+        spec: Spec,
+        seeds: Sequence[int],
+        timed: bool | None = None,
+        on_host: bool = False,
+        actor: Any = None,
     ):
         self.run, self.seeds, self.as_lanes, self.on_host = run, seeds, not run.task.pixels, on_host
         on_gpu = jax.default_backend() != "cpu"
@@ -54,6 +62,15 @@ class Learning:
         self._shelves = [Shelf(self.learner, part, self.as_lanes) for part in self._seeds()] if on_host else []
         n = len(seeds) if self.as_lanes else None
         self.programs = ControlPrograms(run, self.learner, n, self.timed, on_host, self._starts[0])
+        self._keep_on_host(processor() if actor is None else actor)
+
+    def _keep_on_host(self, actor: Any) -> None:
+        """What is kept on the host where updates come many at once."""
+        self._waiting = [Waiting(self.run.at_once, int(self.as_lanes)) for _ in self._starts]
+        self._copies: list[Copies] = []
+        if self.run.at_once > 1 and actor is not None and not self.as_lanes:
+            self._copies = [Copies(actor) for _ in self._starts]
+            self._acts = jax.device_put(self._acts, actor)
 
     def _parts(self, x: Any) -> list[Any]:
         """What belongs to all seeds [L, ...], as one part or one a seed."""
@@ -84,11 +101,13 @@ class Learning:
         return tuple(jax.device_put(_apart(one))._replace(replay=one.replay) for one in learners)
 
     def opened(self, learners: Sequence[LearnerState]) -> list[Any]:
-        """The states for `learn`, their replays on the host put on shelves.
+        """The states for `learn`, and nothing waits to be stored in them; replays on the host are put on shelves.
 
         Those are changed in place. So one array of a state that was opened is deleted: nobody can save it or go on from
         it, as with a state whose arrays were donated.
         """
+        for one in self._waiting:
+            one.forget()  # what a stretch that was interrupted left
         if not self.on_host:
             return list(learners)
         opened = []
@@ -130,8 +149,10 @@ class Learning:
         programs = self.programs
         act, keys = (programs.act, self._acts) if explore else (programs.best, self._judges)
         apart = lambda x: x.reshape(len(self.seeds), -1, *x.shape[1:]) if self.as_lanes else x  # noqa: E731
-        fresh = apart(began) if isinstance(self.learner, SequenceLearner) else ()
-        return programs.call(act, self._agent(learner), carry, fresh, apart(obs), keys[i], *[np.int32(t) for t in when])
+        fresh, agent = apart(began) if isinstance(self.learner, SequenceLearner) else (), self._agent(learner)
+        if explore and self._copies:
+            agent = self._copies[i](agent, act.touches.read)
+        return programs.call(act, agent, carry, fresh, apart(obs), keys[i], *[np.int32(t) for t in when])
 
     def _agent(self, learner: LearnerState | Leaves) -> list[Array]:
         """The leaves of the agent, which come first in a state."""
@@ -159,13 +180,23 @@ class Learning:
             sums = programs.nothing(leaves, came) if sums is None else sums
         if updates == new == 1:
             return programs.update(t - first, leaves, sums, (came,), np.int32(t))
-        leaves = programs.call(programs.store, leaves, came)
+        self._waiting[i].add(came)
+        leaves = self._stored(i, leaves, whole=bool(updates) or t == first)
         if updates:  # without parts that need them the new steps are not told, so that one program does for all
             rows = new if takes_fresh(self.run.bonus) else 0
             leaves, sums = programs.call(programs.study, leaves, sums, np.int32(t), updates, rows)
         elif t == first:
             leaves = programs.call(programs.introduce, leaves, new_to_all(self.run))
         return leaves, sums
+
+    def _stored(self, i: int, leaves: list[Array], whole: bool) -> list[Array]:
+        """The leaves of the i-th state once steps that wait are in its replay: whole stretches, or all of them."""
+        programs, time = self.programs, int(self.as_lanes)
+
+        def store(leaves: list[Array], steps: Transition) -> list[Array]:
+            return programs.call(programs.store[steps.reward.shape[time]], leaves, steps)
+
+        return self._waiting[i].stored(store, leaves, whole)
 
     def _taken_on_host(
         self, i: int, leaves: list[Array], sums: Any, came: Transition, t: int
@@ -183,7 +214,8 @@ class Learning:
     def row(self, learners: list[Any], sums: list[Any], t: int) -> tuple[dict[str, Any], np.ndarray]:
         """What the updates of a row say of each seed, [L]: scalars, and where something was not finite."""
         for i, one in enumerate(learners):
-            learners[i] = self.programs.whole(one.leaves) if isinstance(one, Leaves) else one
+            if isinstance(one, Leaves):
+                learners[i] = self.programs.whole(self._stored(i, one.leaves, whole=True))
         if sums[0] is None:  # nothing was learnt yet
             return {}, np.full(len(self.seeds), lanes.GOOD)
         rows = [self.programs.row(one, added, np.int32(t)) for one, added in zip(learners, sums, strict=True)]

@@ -40,7 +40,8 @@ class ControlPrograms:
         compiled = functools.partial(jax.jit, compiler_options=devices.options(1))
         self.start = compiled(self.pure.start)
         self.act, self.best = (Reading(self._acting(explore), devices.options(1)) for explore in (True, False))
-        self.store = Changing(self._on_leaves(self.pure.store), devices.options(1))
+        storing = lambda: Changing(self._on_leaves(self.pure.store), devices.options(1))  # noqa: E731
+        self.store = {steps: storing() for steps in (1, run.at_once)}
         self.introduce = compiled(self._on_leaves(self.pure.introduce), static_argnums=1, donate_argnums=0)
         self.meet = compiled(self._on_leaves(self.pure.meet), donate_argnums=0)
         self._learn = compiled(self._learning, static_argnums=4, donate_argnums=(0, 1))

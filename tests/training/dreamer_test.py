@@ -31,7 +31,7 @@ from made.dreaming import SequenceLearner
 from made.replay import Replay
 from made.schedules import Constant
 from made.sequences import Sequences
-from made.training import control_run, controlled, devices, dreams, session, turns
+from made.training import control_learning, control_run, controlled, devices, dreams, session, turns
 from made.training.command import Train
 from made.training.plan import Plan
 
@@ -99,8 +99,8 @@ def test_a_step_is_stored_without_the_networks_and_an_action_taken_without_optim
     _, programs, _, end = whole
     (learner,), compiled = end.state.learners, programs.advance.__self__.learning.programs
     first, n = len(jax.tree.leaves((learner.agent, learner.bonus))), len(jax.tree.leaves(learner.replay))
-    changed, read = map(set, compiled.store.touches)
-    assert changed | read <= set(range(first, first + n)), "the replay alone"
+    changed, read = map(set, compiled.store[1].touches)
+    assert changed and changed | read <= set(range(first, first + n)), "the replay alone"
     known = len(jax.tree.leaves((learner.agent.world, learner.agent.actor, learner.agent.value)))
     read = compiled.act.touches.read
     assert 0 < len(read) < known and all(i < known or i == compiled.of_agent.num_leaves - 1 for i in read)
@@ -117,18 +117,36 @@ def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path
     assert rows(tmp_path) == rows(out)
 
 
+def test_steps_stored_a_stretch_at_a_time_are_those_stored_one_by_one(whole, tmp_path):
+    """Rows of six actions end within each stretch of eight; a row of all does not."""
+    asked, programs, _, end = whole
+    beside = programs.advance.__self__
+    assert not beside.learning.programs.store[8].touches.changed, "not used before"
+    one_row = asked._replace(run=dataclasses.replace(asked.run, every=ACTIONS), evaluate_every=10**6)
+    last = go(one_row, programs, tmp_path)
+    assert beside.learning.programs.store[8].touches.changed == beside.learning.programs.store[1].touches.changed
+    assert_equal(end.state, last.state)
+
+
 def test_from_pixels_seeds_in_threads_go_on_bit_for_bit_too(drawing, tmp_path, monkeypatch):
-    """A state and a memory for each seed, as on a GPU, and the first burst of updates compiled by one thread alone."""
+    """A state and a memory for each seed, as on a GPU, and the first burst of updates compiled by one thread alone.
+
+    The first run acts on its agent, the other on a copy, which is made anew where the agent has learnt.
+    """
     asked = plan(pixels=True)._replace(evaluate_every=10**6)
     monkeypatch.setattr(turns, "side_by_side", functools.partial(turns.side_by_side, threads=True))
+    monkeypatch.setattr(control_learning, "processor", lambda: jax.devices()[0])
     with controlled.prepared(asked) as programs:
         learning = programs.advance.__self__.learning
+        copies, learning._copies = learning._copies, []
         end = go(asked, programs, tmp_path / "whole")
         assert len(end.state.learners) == len(SEEDS) and [int(one.k) for one in end.state.learners] == [6, 6]
         assert learning.programs.study._cache_size() == 1
+        learning._copies = copies
         with pytest.raises(KeyboardInterrupt), stopped(20, KeyboardInterrupt, len(SEEDS)):
             go(asked, programs, tmp_path / "killed")
-        assert session.stand_of(asked, programs, tmp_path / "killed").update == 12
+        stand = session.stand_of(asked, programs, tmp_path / "killed")
+        assert stand.update == 18, "nothing was stored or learnt since that row"
         assert_equal(end.state, go(asked, programs, tmp_path / "killed").state)
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
 
