@@ -54,8 +54,8 @@ BUDGETS: dict[str, dict[str, Budget]] = {
     "smoke": {"pendulum_swingup": Budget(4_000, 2_000, ("none",))},
     "small": {"pendulum_swingup": Budget(30_000, 3_000, ("none", "re3", "made"))},
     "gpu": {
-        "pendulum_swingup": Budget(100_000),
-        "hopper_hop": Budget(30_000, 5_000),
+        "pendulum_swingup": Budget(50_000, 5_000),
+        "hopper_hop": Budget(20_000, 5_000),
         "cheetah_run_sparse": Budget(200_000),
     },
     "paper": {task: Budget(shared.PAPER_STEPS) for task in shared.TASKS},
