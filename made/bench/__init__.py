@@ -61,6 +61,13 @@ def _dreamer() -> Iterator[Measure]:
     yield from dreamer.measures()
 
 
+def _drawing() -> Iterator[Measure]:
+    """Pictures of a control task a second, and what drawing takes from a GPU that learns meanwhile."""
+    from made.bench import drawing
+
+    yield from drawing.measures()
+
+
 BENCHES: dict[str, Callable[[], Iterator[Measure]]] = {
     "tabular": _tabular,
     "grids": _grids,
@@ -68,6 +75,7 @@ BENCHES: dict[str, Callable[[], Iterator[Measure]]] = {
     "train": _train,
     "control": _control,
     "dreamer": _dreamer,
+    "drawing": _drawing,
 }
 
 

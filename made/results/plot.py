@@ -316,8 +316,13 @@ def step_axis(ax: "Axes") -> None:
 
 
 def png(fig: "Figure", dpi: int = 200) -> bytes:
-    """The figure as PNG; the same bytes for the same figure."""
-    return _bytes(fig, "png", dpi=dpi, metadata={"Software": None})
+    """The figure as PNG with a palette of 256 colours, a third of the size; the same bytes for the same figure."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    with Image.open(io.BytesIO(_bytes(fig, "png", dpi=dpi))) as drawn:
+        drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
 
 
 def save(fig: "Figure", path: str | os.PathLike[str]) -> tuple[Path, Path]:
