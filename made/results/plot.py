@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from made.results.bootstrap import Statistic, Times, interval
+from made.results.palette import few_colours
 from made.results.store import made_folder
 from made.results.table import Table
 
@@ -317,12 +318,7 @@ def step_axis(ax: "Axes") -> None:
 
 def png(fig: "Figure", dpi: int = 200) -> bytes:
     """The figure as PNG with a palette of 256 colours, a third of the size; the same bytes for the same figure."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    with Image.open(io.BytesIO(_bytes(fig, "png", dpi=dpi))) as drawn:
-        drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()
+    return few_colours(_bytes(fig, "png", dpi=dpi))
 
 
 def save(fig: "Figure", path: str | os.PathLike[str]) -> tuple[Path, Path]:

@@ -36,20 +36,14 @@ class Learning:
     From states the seeds are lanes of one program; from pixels each has a state of its own, since convolutions with
     other weights in each lane are slow (`made.off_policy.programs`). An action takes two calls: `ask`, and `learn`,
     which stores, learns and adds up, and which nobody waits for until the next action. Where updates come many at once
-    (`ControlRun.due`), steps wait and are stored together, and actions are chosen on the device `actor`, the host's
-    processor where learning is done elsewhere. `timed` is best on a GPU; on a CPU one program of all kinds of
+    (`ControlRun.due`), steps wait and are stored together, and actions are chosen on the host's processor
+    (`made.training.host_side`). `timed` is best on a GPU; on a CPU one program of all kinds of
     updates takes less time to compile. With `on_host` the replays of the states are in NumPy: between `opened` and
     `closed` they stand apart, on shelves.
     """
 
     def __init__(
-        self,
-        run: ControlRun,
-        spec: Spec,
-        seeds: Sequence[int],
-        timed: bool | None = None,
-        on_host: bool = False,
-        actor: Any = None,
+        self, run: ControlRun, spec: Spec, seeds: Sequence[int], timed: bool | None = None, on_host: bool = False
     ):
         self.run, self.seeds, self.as_lanes, self.on_host = run, seeds, not run.task.pixels, on_host
         on_gpu = jax.default_backend() != "cpu"
@@ -62,10 +56,11 @@ class Learning:
         self._shelves = [Shelf(self.learner, part, self.as_lanes) for part in self._seeds()] if on_host else []
         n = len(seeds) if self.as_lanes else None
         self.programs = ControlPrograms(run, self.learner, n, self.timed, on_host, self._starts[0])
-        self._keep_on_host(processor() if actor is None else actor)
+        self._keep_on_host()
 
-    def _keep_on_host(self, actor: Any) -> None:
+    def _keep_on_host(self) -> None:
         """What is kept on the host where updates come many at once."""
+        actor = processor()
         self._waiting = [Waiting(self.run.at_once, int(self.as_lanes)) for _ in self._starts]
         self._copies: list[Copies] = []
         if self.run.at_once > 1 and actor is not None and not self.as_lanes:
