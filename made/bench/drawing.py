@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,8 @@ TASK, SIDE = "pendulum_swingup", 64
 STEPS, PRODUCTS, WIDTH = 300, 4000, 256
 
 
-def measures(steps: int = STEPS, products: int = PRODUCTS) -> Iterator[Measure]:
-    """Pictures in one process and in three, as the suite draws them and with `quick=True`."""
+def measures(steps: int = STEPS, products: int = PRODUCTS, sizes: Sequence[int] = (1, 3)) -> Iterator[Measure]:
+    """Pictures in so many processes each, as the suite draws them and with `quick=True`."""
     where = device()
     try:
         rendering.choose()
@@ -34,7 +34,7 @@ def measures(steps: int = STEPS, products: int = PRODUCTS) -> Iterator[Measure]:
         return
     shared = jax.default_backend() != "cpu"
     for quick in (False, True):
-        for processes in (1, 3):
+        for processes in sizes:
             task = dataclasses.replace(make_control(TASK, size=SIDE, stack=1), quick=quick)
             told = (
                 f"{TASK}, pictures of {SIDE} x {SIDE}{', quick' * quick}, {processes} process{'es' * (processes > 1)}"

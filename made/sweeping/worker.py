@@ -16,6 +16,7 @@ from made.sweeping.cache import use_compilation_cache
 from made.sweeping.task import Answer, Done, Task, group_of, seal, task_of, to_text
 
 LONGEST = 300  # characters of a reason
+HEARD = 20.0  # seconds after which an interruption was lost: some code that was in the middle of something kept it
 
 
 def work(task: Task) -> Answer:
@@ -87,8 +88,9 @@ def _listen(waiting: "queue.SimpleQueue[str]", busy: threading.Event) -> None:
     for line in sys.stdin:
         waiting.put(line)
     waiting.put("")
-    if busy.is_set():
+    while busy.is_set():
         _thread.interrupt_main()  # as Ctrl-C does: else it would train on, with its claims and its part of a GPU
+        time.sleep(HEARD)
 
 
 if __name__ == "__main__":
