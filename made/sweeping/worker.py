@@ -4,6 +4,7 @@ import _thread
 import contextlib
 import os
 import queue
+import signal
 import sys
 import tempfile
 import threading
@@ -16,7 +17,6 @@ from made.sweeping.cache import use_compilation_cache
 from made.sweeping.task import Answer, Done, Task, group_of, seal, task_of, to_text
 
 LONGEST = 300  # characters of a reason
-HEARD = 20.0  # seconds after which an interruption was lost: some code that was in the middle of something kept it
 
 
 def work(task: Task) -> Answer:
@@ -72,6 +72,7 @@ def serve() -> None:
 
     The standard output is kept for answers; whatever else is printed goes to the standard error.
     """
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs behind it does not have one
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
         waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -88,9 +89,8 @@ def _listen(waiting: "queue.SimpleQueue[str]", busy: threading.Event) -> None:
     for line in sys.stdin:
         waiting.put(line)
     waiting.put("")
-    while busy.is_set():
+    if busy.is_set():
         _thread.interrupt_main()  # as Ctrl-C does: else it would train on, with its claims and its part of a GPU
-        time.sleep(HEARD)
 
 
 if __name__ == "__main__":

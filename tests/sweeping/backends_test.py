@@ -210,7 +210,8 @@ def test_half_an_answer_is_that_of_a_worker_that_died(tmp_path):
 
 def test_a_worker_whose_driver_is_gone_ends_in_the_middle_of_its_task(tmp_path):
     (task, *_), _, _ = tasks("chain", Scale.SMOKE, Store(tmp_path), "", settings=("iterations=100000000", "every=1000"))
-    words = [sys.executable, "-m", "made.sweeping.worker"]
+    behind = "trap '' INT; exec \"$0\" -m made.sweeping.worker"  # as a shell starts what is to run behind it
+    words = ["sh", "-c", behind, sys.executable]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         process.stdin.write(to_text(task) + "\n")
