@@ -36,9 +36,8 @@ def measures(steps: int = STEPS, products: int = PRODUCTS, sizes: Sequence[int] 
     for quick in (False, True):
         for processes in sizes:
             task = dataclasses.replace(make_control(TASK, size=SIDE, stack=1), quick=quick)
-            told = (
-                f"{TASK}, pictures of {SIDE} x {SIDE}{', quick' * quick}, {processes} process{'es' * (processes > 1)}"
-            )
+            several = "es" * (processes > 1)
+            told = f"{TASK}, pictures of {SIDE} x {SIDE}{', quick' * quick}, {processes} process{several}"
             with Workers(task, range(processes), processes) as workers:
                 found = processes / steps_seconds(workers, steps)
                 yield Measure(told, found, "pictures/s", None, None, "", None, where)

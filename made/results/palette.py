@@ -22,8 +22,8 @@ def few_colours(png: bytes) -> bytes:
     codes, inverse, counts = np.unique(packed, return_inverse=True, return_counts=True)
     colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], -1).astype(np.uint8)
     palette = colours if len(colours) <= COLOURS else _chosen(colours, np.argsort(-counts, kind="stable"))
-    which = _nearest(colours, palette)[inverse].reshape(pixels.shape[:2]).astype(np.uint8)
-    drawn = Image.fromarray(which, "P")
+    which = _nearest(colours, palette).astype(np.uint8)[inverse]
+    drawn = Image.frombytes("P", pixels.shape[1::-1], which.tobytes())
     drawn.putpalette(palette.tobytes())
     buffer = io.BytesIO()
     drawn.save(buffer, "PNG", optimize=True)

@@ -37,9 +37,9 @@ class Learning:
     other weights in each lane are slow (`made.off_policy.programs`). An action takes two calls: `ask`, and `learn`,
     which stores, learns and adds up, and which nobody waits for until the next action. Where updates come many at once
     (`ControlRun.due`), steps wait and are stored together, and actions are chosen on the host's processor
-    (`made.training.host_side`). `timed` is best on a GPU; on a CPU one program of all kinds of
-    updates takes less time to compile. With `on_host` the replays of the states are in NumPy: between `opened` and
-    `closed` they stand apart, on shelves.
+    (`made.training.host_side`). `timed` is best on a GPU; on a CPU one program of all kinds of updates takes less time
+    to compile. With `on_host` the replays of the states are in NumPy: between `opened` and `closed` they stand apart,
+    on shelves.
     """
 
     def __init__(

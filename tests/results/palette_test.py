@@ -25,9 +25,7 @@ def test_a_picture_of_few_colours_is_not_changed():
 
 def test_the_commonest_colours_stay_and_the_others_become_near_ones_in_less_room():
     x = np.broadcast_to(np.arange(256, dtype=np.uint8), (128, 256))
-    common = np.stack([x // 4 * 4, 255 - x // 4 * 4, x // 64 * 40], -1).astype(
-        np.uint8
-    )  # 64 stripes
+    common = np.stack([x // 4 * 4, 255 - x // 4 * 4, x // 64 * 40], -1).astype(np.uint8)  # 64 stripes
     noise = np.random.default_rng(1).integers(0, 40, (16, 256, 3), np.uint8)
     many = np.concatenate([common, noise])
     less = few_colours(as_png(many))
