@@ -48,12 +48,17 @@ def measures(steps: int = STEPS, products: int = PRODUCTS, sizes: Sequence[int] 
 
 def steps_seconds(workers: Workers, steps: int) -> float:
     """Seconds of a step of all environments, each with its picture."""
-    actions = np.zeros((workers.n_envs, *workers.spec.action.shape), np.float32)
+    actions = resting(workers)
     workers.step(actions)  # the first picture takes longer
     began = time.perf_counter()
     for _ in range(steps):
         workers.step(actions)
     return (time.perf_counter() - began) / steps
+
+
+def resting(workers: Workers) -> np.ndarray:
+    """Actions of all environments that do nothing."""
+    return np.zeros((workers.n_envs, *workers.spec.action.shape), np.float32)
 
 
 def chain(products: int) -> Callable[[], jax.Array]:
@@ -65,11 +70,10 @@ def chain(products: int) -> Callable[[], jax.Array]:
 
 def seconds_of_a_picture(workers: Workers, work: Callable[[], jax.Array]) -> float:
     """How much longer some work on the device takes while they draw, over the pictures that were drawn meanwhile."""
-    alone, over, drawn = best_of(work), threading.Event(), 0
+    alone, over, drawn, actions = best_of(work), threading.Event(), 0, resting(workers)
 
     def draw() -> None:
         nonlocal drawn
-        actions = np.zeros((workers.n_envs, *workers.spec.action.shape), np.float32)
         while not over.is_set():
             workers.step(actions)
             drawn += workers.n_envs

@@ -11,7 +11,7 @@ from made.control.serving import Reply, Share, serve
 
 # A fork of this process would copy JAX's locks in whatever state its threads hold them. So one is started that has
 # imported what the others need and computed nothing (its only threads are those of NumPy's products, which know of
-# forks), and they are forks of it: each begins in a third of the time.
+# forks), and they are forks of it, which begin sooner.
 _FORKS = "forkserver" in multiprocessing.get_all_start_methods()  # not on Windows
 CONTEXT: Any = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
 if _FORKS:

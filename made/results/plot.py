@@ -317,15 +317,15 @@ def step_axis(ax: "Axes") -> None:
 
 
 def png(fig: "Figure", dpi: int = 200) -> bytes:
-    """The figure as PNG with a palette of 256 colours, a third of the size; the same bytes for the same figure."""
-    return few_colours(_bytes(fig, "png", dpi=dpi))
+    """The figure as PNG; the same bytes for the same figure."""
+    return _bytes(fig, "png", dpi=dpi, metadata={"Software": None})
 
 
 def save(fig: "Figure", path: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Write `path`.png and `path`.svg, each whole or not at all, with no date in them; returns both paths."""
+    """Write `path`.png, in few colours, and `path`.svg, each whole or not at all, with no date in them; both paths."""
     stem = Path(path)
     made_folder(stem.parent, "--to")
-    files = {"png": png(fig), "svg": _bytes(fig, "svg", metadata={"Date": None})}
+    files = {"png": few_colours(png(fig)), "svg": _bytes(fig, "svg", metadata={"Date": None})}
     written = []
     for suffix, content in files.items():
         temporary = stem.parent / f".{stem.name}.{suffix}-{os.getpid()}"

@@ -1,7 +1,7 @@
 """What a run keeps on the host so that nobody waits for a device that is busy with the updates of another seed.
 
 A device takes its work in the order in which it is given. Where Dreamer learns a hundred times at once, an action that
-is asked of the device comes seconds later; the host's own processor takes about a millisecond for it.
+is asked of the device comes after all of them, and from the host's own processor at once.
 """
 
 from collections.abc import Callable, Sequence

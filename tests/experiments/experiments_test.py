@@ -67,7 +67,7 @@ def test_every_experiment_draws_and_tabulates(name, store):
     table, problem = study.load(of(name), store)
     assert problem is None
     for drawing in experiment(name).draw(table):
-        assert len(png(drawing.figure, dpi=50)) > 2000 and drawing.caption
+        assert len(png(drawing.figure, dpi=50)) > 5000 and drawing.caption
     for _, header, rows in experiment(name).tables(table):
         assert rows and all(len(row) == len(header) for row in rows)
 

@@ -35,11 +35,11 @@ ROW = {"return": np.array([np.nan, 1.0]), "episodes": np.array([0.0, 3.0]), "los
 
 def looked(tmp_path, state, bad=GOOD, began=None, **scalars):
     began = State({"w": jnp.ones(3)}) if began is None else began
-    guard.Guard(Asked(), began, tmp_path).look(bad, {**ROW, **scalars}, state, 6)  # type: ignore[arg-type]
+    return guard.Guard(Asked(), began, tmp_path).look(bad, {**ROW, **scalars}, state, 6)  # type: ignore[arg-type]
 
 
 def test_what_is_finite_passes_and_so_does_a_row_without_an_episode(tmp_path):
-    looked(tmp_path, State({"w": jnp.ones(3), "k": jnp.arange(3)}, streams=jnp.array(jnp.nan)))
+    assert looked(tmp_path, State({"w": jnp.ones(3), "k": jnp.arange(3)}, streams=jnp.array(jnp.nan))) is None
 
 
 @pytest.mark.parametrize("wrong", [jnp.nan, jnp.inf, -jnp.inf])
@@ -53,7 +53,7 @@ def test_a_parameter_that_is_not_finite_stops_the_run_and_is_named(tmp_path, wro
 
 def test_what_was_not_finite_from_the_start_may_stay_so(tmp_path):
     best = State({"best": jnp.array(-jnp.inf)})
-    looked(tmp_path, best, began=best)
+    assert looked(tmp_path, best, began=best) is None
 
 
 def test_a_reward_that_is_not_finite_stops_the_run(tmp_path):
