@@ -55,11 +55,19 @@ def for_blocks(weight: Float[Array, "k k i o"], stride: int) -> Float[Array, "2 
 
 @jax.custom_vjp
 def relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """max(x, 0), whose slope is read off what comes out: then nobody needs x, and it can be part of the convolution."""
+    """max(x, 0), whose slope is read off what comes out: then nobody needs x, and it can be part of the convolution.
+
+    The barrier keeps it so: to a compiler max(x, 0) > 0 is x > 0, and x is needed after all.
+    """
     return jnp.maximum(x, 0)
 
 
-relu.defvjp(lambda x: (out := relu(x), out), lambda out, slope: (jnp.where(out > 0, slope, 0),))
+def _kept(x: Float[Array, "..."]) -> tuple[Array, Array]:
+    out = jax.lax.optimization_barrier(relu(x))
+    return out, out
+
+
+relu.defvjp(_kept, lambda out, slope: (jnp.where(out > 0, slope, 0),))
 
 
 def _convolved(x: Array, weight: Array, dtype: Any, stride: int = 1) -> Array:

@@ -202,6 +202,8 @@ class Replay(eqx.Module):
         back = xp.minimum(xp.arange((stack or self.stack) - 1, -1, -1), state.age[stream, slot][..., None])
         at = state.at[stream, slot][..., None]
         frames = xp.concatenate([at - back, at + 1], -1) % f
+        if xp is jnp:
+            frames = jax.lax.optimization_barrier(frames)  # or a GPU works them out anew for every byte that it picks
         take = lambda kept: kept[stream[..., None], frames]  # noqa: E731
         return Drawn(jax.tree.map(take, state.frames), jax.tree.map(lambda x: x[stream, slot], state.steps))
 

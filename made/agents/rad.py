@@ -188,6 +188,7 @@ def random_crop(images: Array, side: int, key: Key[Array, ""]) -> Array:
     """A square of each image [b, h, w, c], at a place of its own, all places alike likely."""
     b, height, width, channels = images.shape
     corners = jax.random.randint(key, (b, 2), 0, jnp.array([height - side + 1, width - side + 1]))
+    corners = jax.lax.optimization_barrier(corners)  # or a GPU draws them anew for every byte that it picks
     cut = lambda image, at: jax.lax.dynamic_slice(image, (at[0], at[1], 0), (side, side, channels))  # noqa: E731
     # As bytes, whatever comes next: a GPU that casts and pads while it picks pixels takes five times as long.
     return jax.lax.optimization_barrier(jax.vmap(cut)(images, corners))

@@ -114,7 +114,7 @@ class Simulation:
             )
         model.vis.global_.offwidth = model.vis.global_.offheight = control.size
         if control.quick:
-            model.vis.quality.offsamples, model.vis.quality.shadowsize = 0, QUICK_SHADOW
+            model.vis.quality.shadowsize = QUICK_SHADOW
         try:
             self._camera = Camera(self._physics, control.size, control.size, control.camera)
         except (RuntimeError, AttributeError, OSError, FatalError) as error:

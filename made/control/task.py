@@ -21,8 +21,8 @@ class Control(eqx.Module):
 
     An action is held for `repeat` steps, whose rewards are summed. A picture has `size` by `size` pixels and an
     observation the last `stack` of them, newest last. The defaults are those of the paper's release (Appendix B.4).
-    `pixels=False` shows the state as one vector. `quick=True` draws without multisampling and with a coarse shadow map:
-    four times as fast without a GPU, and less than one level in 255 off on average, so it is not the paper's picture.
+    `pixels=False` shows the state as one vector. `quick=True` draws with a coarser shadow map:
+    twice as fast without a GPU, and other pixels are few, but it is not the paper's picture to the bit.
 
     >>> Control("cheetah_run").spec(actions=6).obs.shape
     (100, 100, 9)

@@ -94,7 +94,7 @@ def test_a_picture_is_dm_controls_own_at_the_papers_settings(drawn):
     assert not np.array_equal(picture, reference.physics.render(100, 100, camera_id=1))
     quick = Simulation(make_control("walker_run_sparse", quick=True), 0)
     quick.step(np.ones(6))
-    assert 0 < np.abs(quick.seen.astype(int) - picture).mean() < 1
+    assert 0 < (quick.seen != picture).any(-1).mean() < 0.01  # the edges of shadows
 
 
 def test_cameras_show_different_pictures_and_old_ones_stay(drawn):
