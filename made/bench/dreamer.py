@@ -43,7 +43,7 @@ class Sizes(NamedTuple):
     updates: int = 20  # in one call
     layout: Layout = Layout()
     horizon: int = 15
-    bursts: int = 2  # of updates, in a stretch of training
+    bursts: int = 6  # of updates, in a stretch of training: seeds side by side begin it by all acting at once
 
 
 ON_A_CPU = Sizes(4, 10, 1000, 2, Layout(10, 40, 40, 40, 8), 5, 1)

@@ -114,7 +114,9 @@ class ReleasedVAE(Density):
             error, kl = network.terms(network.inputs(network.outline.keep(obs, action), state.seen), state.noise)
             return -jnp.minimum(error + kl.sum(), LARGEST_LOSS)
 
-        return trees.over_leading(one, batch.reward.ndim)(batch.obs, batch.action)
+        # Along one axis whatever the batch's shape, so that the compiler sees when the same pairs are read twice.
+        pairs = trees.flatten_leading((batch.obs, batch.action), batch.reward.ndim)
+        return jax.vmap(one)(*pairs).reshape(batch.reward.shape)
 
     def update(self, state, batch, key):
         k_fit, k_noise = jax.random.split(key)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bonuses.programs import fed, read
+from bonuses.programs import fed, quick, read
 
 from made.bonuses.density import HashedRecentCounts, Standardised
 from made.bonuses.made import MADE
@@ -184,6 +184,26 @@ def test_released_made_on_frames_and_actions():
     newer = batch._replace(next_obs=batch.next_obs.at[..., 3:].set(0))
     paid = [np.asarray(read(bonus, state, one)) for one in (batch, older, newer)]
     assert np.isfinite(metrics["vae/loss"]) and np.allclose(paid[0], paid[1]) and not np.allclose(paid[0], paid[2])
+
+
+def test_the_pairs_that_statistics_were_made_of_are_not_read_again_to_be_paid():
+    """A batch from a replay, [1, B]: one program, in which the compiler finds that both readings are the same."""
+    density, batch = (
+        released(window=8, fit=Fit(1e-3, batch=4)).recent,
+        step(np.zeros((1, 6, 17, 20, 6), np.uint8), np.zeros((1, 6, 2))),
+    )
+    state = jax.eval_shape(lambda key: density.init(key, IMAGE), jax.random.key(0))
+
+    def learn(state, batch, key):
+        return density.update(state, batch, key)[0]
+
+    def learn_and_pay(state, batch, key):
+        after = learn(state, batch, key)
+        return after, density.log_density(after, batch)
+
+    programs = [quick(call).lower(state, batch, jax.random.key(0)).compile() for call in (learn, learn_and_pay)]
+    counts = [program.as_text().count(" convolution(") for program in programs]
+    assert counts[0] == counts[1] > 0
 
 
 def test_extreme_observations_pay_finite_bonuses():
