@@ -2,6 +2,7 @@
 
 A folder may be a store, or hold stores, runs of `made train` and earlier reports somewhere below it. For each
 experiment the largest recorded scale counts; where no store has it complete, the earlier report that does, marked so.
+Of what is judged from a part of its runs, figures and tables of a smaller scale that is complete stand below.
 """
 
 import json
@@ -141,13 +142,37 @@ def _chosen(each: Sequence[tuple[Study, Store | None]], to: Path, earlier: Earli
             rows = [{**row._asdict(), "claim": f"Claim {row.claim}: {texts[row.claim]}."} for row in claims]
             told.append((Section(one.experiment.name, one.experiment.title, one.experiment.about, claims=rows), []))
             continue
-        published = study.publish(one, store, to)
-        section = _with_data(published.section, study.load(one, store)[0])
+        published, table = study.publish(one, store, to), study.load(one, store)[0]
+        section = _with_data(published.section, table)
         if section.provenance:
-            return section, published.images
+            shown = section, published.images
+            return _above(*shown, one, each, to) if study.not_run(one, table) else shown
         told.append((section, []))
     name = each[0][0].experiment.name
     return _brought(*earlier[name], to) if name in earlier else told[0]
+
+
+def _above(
+    section: Section, images: list[Path], one: Study, each: Sequence[tuple[Study, Store | None]], to: Path
+) -> tuple[Section, list[Path]]:
+    """A section of which runs are missing, above the figures and tables of the largest smaller scale that lacks none."""
+    for other, store in each:
+        smaller = other.scale != Scale.SMOKE and _ORDER.index(other.scale) > _ORDER.index(one.scale)
+        if store is None or not smaller or study.not_run(other, study.load(other, store)[0]):
+            continue
+        published = study.publish(other, store, to, f"_{other.scale.value}")
+        more, at = published.section, f"at scale {other.scale.value}"
+        if not more.provenance:
+            continue
+        figures = [(f"{at.capitalize()}: {caption}", png, text) for caption, png, text in more.figures]
+        both = section._replace(
+            figures=[*section.figures, *figures],
+            tables=[*section.tables, *((f"{title}, {at}", *rest) for title, *rest in more.tables)],
+            settings={**section.settings, **{f"{label}, {at}": one for label, one in more.settings.items()}},
+            provenance={**section.provenance, **{f"{at}: {name}": x for name, x in more.provenance.items()}},
+        )
+        return both, [*images, *published.images]
+    return section, images
 
 
 def _with_data(section: Section, table: Table) -> Section:

@@ -139,8 +139,8 @@ class Published(NamedTuple):
     images: list[Path]
 
 
-def publish(study: Study, store: Store, folder: Path) -> Published:
-    """Judge and draw a study; its figures go to `folder` as PNG and SVG."""
+def publish(study: Study, store: Store, folder: Path, mark: str = "") -> Published:
+    """Judge and draw a study; its figures go to `folder` as PNG and SVG, `mark` at the end of their names."""
     table, problem = load(study, store)
     experiment = study.experiment
     judged = unjudged(study, problem) if problem else judge(experiment, table, study.scale, study.command)
@@ -150,7 +150,7 @@ def publish(study: Study, store: Store, folder: Path) -> Published:
         return Published(Section(experiment.name, experiment.title, experiment.about, claims=claims), judged, [])
     figures, images = [], []
     for drawn in experiment.draw(table):
-        images.append(plot.save(drawn.figure, folder / drawn.name)[0])
+        images.append(plot.save(drawn.figure, folder / f"{drawn.name}{mark}")[0])
         figures.append((drawn.caption, images[-1].read_bytes(), f"Figure {drawn.name}: {drawn.caption}"))
     runs = {label: table.runs(label) for label in table.labels()}
     settings = {label: runs[label][0]["description"] for label in runs}

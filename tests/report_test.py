@@ -77,6 +77,32 @@ def test_what_is_incomplete_says_what_is_missing(tmp_path):
     assert all("configurations are missing" in claim["observed"] and not claim["seeds"] for claim in section.claims)
 
 
+def control(root, scale: Scale, labels: int | None = None) -> None:
+    """Evaluations as if RAD or SAC had been run."""
+    store, rows = Store(root), {"step": np.arange(1, 6), "eval_return": np.arange(5.0)}
+    for label, trial in list(experiment("dmc").trials(scale).items())[:labels]:
+        store.write(Job("dmc", label, 0, scale), run_id(trial), describe(trial), rows, {}, MADE_BY)
+
+
+def test_below_a_part_of_a_large_scale_stands_a_smaller_one_that_is_complete(tmp_path):
+    control(tmp_path / "runs", Scale.GPU, 2), control(tmp_path / "runs", Scale.SMOKE)
+    (alone,) = report.reproduce([tmp_path / "runs"], tmp_path / "alone", ["dmc"]).sections
+    assert len(alone.figures) == 1, "a smoke test shows nothing"
+    control(tmp_path / "runs", Scale.SMALL)
+    written = report.reproduce([tmp_path / "runs"], tmp_path / "to", ["dmc"])
+    (both,) = written.sections
+    assert [path.name for path in written.images[0]] == ["dmc.png", "dmc_small.png"]
+    assert both.figures[0] == alone.figures[0] and both.figures[1][0].startswith("At scale small: Soft actor-critic")
+    assert [title for title, *_ in both.tables] == [
+        "Every method",
+        "Not run at this scale",
+        "Every method, at scale small",
+    ]
+    assert both.claims == alone.claims and {claim["scale"] for claim in both.claims} == {"gpu"}
+    assert both.provenance["runs"] == 2 and both.provenance["at scale small: runs"] == 6
+    assert all(path.exists() for path in written.images[0])
+
+
 def test_a_scale_can_be_asked_for(folder, tmp_path):
     (section,) = report.reproduce([folder[0]], tmp_path, ["lock_heatmap"], "demo").sections
     assert "missing" in section.claims[0]["observed"] and section.claims[0]["scale"] == "demo"
