@@ -155,7 +155,7 @@ def _chosen(each: Sequence[tuple[Study, Store | None]], to: Path, earlier: Earli
 def _above(
     section: Section, images: list[Path], one: Study, each: Sequence[tuple[Study, Store | None]], to: Path
 ) -> tuple[Section, list[Path]]:
-    """A section of which runs are missing, above the figures and tables of the largest smaller scale that lacks none."""
+    """A section of which runs are missing, above figures and tables of the largest smaller scale that lacks none."""
     for other, store in each:
         smaller = other.scale != Scale.SMOKE and _ORDER.index(other.scale) > _ORDER.index(one.scale)
         if store is None or not smaller or study.not_run(other, study.load(other, store)[0]):
