@@ -1,6 +1,7 @@
 """The temperature tau_k as a function of the iteration k = 1, 2, ..."""
 
 import abc
+import math
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,7 +9,12 @@ from jaxtyping import Array, Float
 
 
 class Schedule(eqx.Module):
-    """A number for each iteration."""
+    """A number for each iteration, made of numbers that are not negative."""
+
+    def __check_init__(self):
+        for name, number in vars(self).items():
+            if isinstance(number, int | float) and not 0 <= number < math.inf:  # not those that are traced
+                raise ValueError(f"{type(self).__name__} takes {name} of at least 0, got {name}={number}.")
 
     @abc.abstractmethod
     def __call__(self, k: Array) -> Float[Array, ""]: ...
@@ -38,6 +44,10 @@ class Exponential(Schedule):
 
     tau: float = 1.0
     rho: float = 1e-5
+
+    def __check_init__(self):
+        if isinstance(self.rho, int | float) and self.rho > 1:
+            raise ValueError(f"Exponential takes a rho of at most 1, got rho={self.rho}: it is the share that is lost.")
 
     def __call__(self, k: Array) -> Float[Array, ""]:
         return self.tau * (1 - self.rho) ** jnp.asarray(k, float)
