@@ -168,7 +168,7 @@ def _above(
         both = section._replace(
             figures=[*section.figures, *figures],
             tables=[*section.tables, *((f"{title}, {at}", *rest) for title, *rest in more.tables)],
-            settings={**section.settings, **{f"{label}, {at}": one for label, one in more.settings.items()}},
+            settings={**section.settings, **{f"{label}, {at}": x for label, x in more.settings.items()}},
             provenance={**section.provenance, **{f"{at}: {name}": x for name, x in more.provenance.items()}},
         )
         return both, [*images, *published.images]
