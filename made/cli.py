@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import sys
+import traceback
 from typing import Annotated, Union
 
 import tyro
@@ -75,6 +76,10 @@ OVERVIEW = """made: exploration by maximising deviation from explored regions.
 
 Every command explains itself with --help."""
 
+FAILED = (
+    "The device failed, as the last line above says: too little memory, or an error of its library. What is stored stays, "
+    "and the same command goes on from the last checkpoint, where there is one."
+)
 FULL = "The disk is full: what was stored before is whole, and with more room the same command goes on."
 
 
@@ -102,6 +107,12 @@ def main(words: list[str] | None = None) -> int:
         return 0
     except OSError as error:
         print(f"made: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except RuntimeError as error:
+        if type(error).__name__ != "JaxRuntimeError":  # by its name: jax may not be imported
+            raise
+        traceback.print_exc()
+        print(f"made: {FAILED}", file=sys.stderr)
         return 1
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import pytest
 
 from made import cli, doctor
@@ -218,3 +219,18 @@ def test_a_reader_who_has_enough_is_no_error(words):
     ended = subprocess.run([sys.executable, "-m", "made", *words], stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_an_error_of_the_device_is_shown_whole_and_told_in_one_line(monkeypatch, capsys):
+    def fail(self):
+        raise raised
+
+    monkeypatch.setattr(cli.List, "main", fail)
+    raised = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+    assert cli.main(["list"]) == 1
+    said = capsys.readouterr().err
+    assert "Traceback" in said and "RESOURCE_EXHAUSTED: Out of memory" in said
+    assert said.splitlines()[-1].startswith("made: The device failed, as the last line above says")
+    raised = RuntimeError("a mistake of ours")
+    with pytest.raises(RuntimeError, match="of ours"):
+        cli.main(["list"])
