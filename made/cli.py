@@ -77,8 +77,8 @@ OVERVIEW = """made: exploration by maximising deviation from explored regions.
 Every command explains itself with --help."""
 
 FAILED = (
-    "The device failed, as the last line above says: too little memory, or an error of its library. What is stored stays, "
-    "and the same command goes on from the last checkpoint, where there is one."
+    "The device failed, as the last line above says: too little memory, or an error of its library. What is stored "
+    "stays, and the same command goes on from the last checkpoint, where there is one."
 )
 FULL = "The disk is full: what was stored before is whole, and with more room the same command goes on."
 
