@@ -1,8 +1,11 @@
-"""Shared by all tests: the CPU, programs that compile quickly, and no writing into the user's cache of them."""
+"""Shared by all tests: the CPU, programs that compile quickly and once, no writing into the user's cache of them."""
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -18,8 +21,13 @@ def _known(flags: str) -> bool:
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MADE_CACHE", "")
-if "XLA_FLAGS" not in os.environ and "PYTEST_XDIST_WORKER" not in os.environ:  # the workers have it from here
-    os.environ["XLA_FLAGS"] = next(filter(_known, QUICK), "")
+if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers have it from here
+    if "XLA_FLAGS" not in os.environ:
+        os.environ["XLA_FLAGS"] = next(filter(_known, QUICK), "")
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # what one test compiles, the others and other processes find
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="made-tests-")
+        atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +38,7 @@ def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MADE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
-    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 
 
 @pytest.fixture(scope="session")
