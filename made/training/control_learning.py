@@ -18,7 +18,7 @@ from made.off_policy import LearnerState
 from made.training import lanes
 from made.training.control_programs import ControlPrograms
 from made.training.control_run import ControlRun
-from made.training.host_side import Copies, Waiting, processor
+from made.training.host_side import Copies, OneAfterTheOther, Waiting, processor
 from made.training.shelf import Shelf
 
 _JUDGED = 0x6A756467  # sets the keys of evaluations apart from those of training
@@ -63,6 +63,7 @@ class Learning:
         actor = processor()
         self._waiting = [Waiting(self.run.at_once, int(self.as_lanes)) for _ in self._starts]
         self._copies: list[Copies] = []
+        self._bursts = OneAfterTheOther()
         if self.run.at_once > 1 and actor is not None and not self.as_lanes:
             self._copies = [Copies(actor) for _ in self._starts]
             self._acts = jax.device_put(self._acts, actor)
@@ -156,9 +157,10 @@ class Learning:
         return jax.tree.leaves(learner.agent)
 
     def learn(self, i: int, learners: list[Any], sums: list[Any], came: Transition, t: int) -> None:
-        """Store the t-th step of the i-th state, and learn as often as is due then, maybe never. Does not wait.
+        """Store the t-th step of the i-th state, and learn as often as is due then, maybe never.
 
-        It leaves the state as `Leaves`, which `row` puts together again.
+        Does not wait, but for many updates at once where others could act meanwhile. It leaves the state as `Leaves`,
+        which `row` puts together again.
         """
         take = self._taken_on_host if self.on_host else self._taken
         step = jax.tree.map(lambda x: x[:, None, None] if self.as_lanes else x[:, None], came)  # of one stream
@@ -179,7 +181,8 @@ class Learning:
         leaves = self._stored(i, leaves, whole=bool(updates) or t == first)
         if updates:  # without parts that need them the new steps are not told, so that one program does for all
             rows = new if takes_fresh(self.run.bonus) else 0
-            leaves, sums = programs.call(programs.study, leaves, sums, np.int32(t), updates, rows)
+            given = programs.study, leaves, sums, np.int32(t), updates, rows
+            leaves, sums = self._bursts(programs.call, *given) if self._copies else programs.call(*given)
         elif t == first:
             leaves = programs.call(programs.introduce, leaves, new_to_all(self.run))
         return leaves, sums

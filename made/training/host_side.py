@@ -4,6 +4,7 @@ A device takes its work in the order in which it is given. Where Dreamer learns 
 is asked of the device comes after all of them, and from the host's own processor at once.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +41,21 @@ class Copies:
             jax.block_until_ready(list(self._of.values()))  # it lets other threads go on, which copying may not
             self._copied = dict(zip(which, jax.device_put(list(self._of.values()), self._device), strict=True))
         return [self._copied.get(i) for i in range(len(arrays))]
+
+
+class OneAfterTheOther:
+    """Calls from several threads that wait for each other, each until what it gives is there.
+
+    A device that is given the updates of all seeds at once is done with all of them at the same moment. Then all seeds
+    act, and it has nothing to do. One after the other, whoever has learnt acts while the next one learns.
+    """
+
+    def __init__(self):
+        self._turn = threading.Lock()
+
+    def __call__(self, call: Callable, *given: Any) -> Any:
+        with self._turn:
+            return jax.block_until_ready(call(*given))
 
 
 class Waiting:

@@ -142,12 +142,14 @@ def test_from_pixels_seeds_in_threads_go_on_bit_for_bit_too(drawing, tmp_path, m
         end = go(asked, programs, tmp_path / "whole")
         assert len(end.state.learners) == len(SEEDS) and [int(one.k) for one in end.state.learners] == [6, 6]
         assert learning.programs.study._cache_size() == 1
-        learning._copies = copies
+        learning._copies, bursts, taken = copies, learning._bursts, []
+        learning._bursts = lambda *given: taken.append(int(given[4])) or bursts(*given)
         with pytest.raises(KeyboardInterrupt), stopped(20, KeyboardInterrupt, len(SEEDS)):
             go(asked, programs, tmp_path / "killed")
         stand = session.stand_of(asked, programs, tmp_path / "killed")
         assert stand.update == 18, "nothing was stored or learnt since that row"
         assert_equal(end.state, go(asked, programs, tmp_path / "killed").state)
+    assert sorted(taken) == [8, 8, 16, 16, 24, 24], "updates that come at once are one seed's at a time"
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
 
 

@@ -1,11 +1,14 @@
-"""Steps that wait to be stored, and arrays that are copied when they change."""
+"""Steps that wait to be stored, arrays that are copied when they change, and calls that wait for each other."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from made.core import Transition
-from made.training.host_side import Copies, Waiting, processor
+from made.training.host_side import Copies, OneAfterTheOther, Waiting, processor
 
 
 def step(i, lanes=()):
@@ -49,6 +52,24 @@ def test_arrays_are_copied_when_they_are_others_and_only_those_named():
     changed = copies([arrays[0], arrays[1], jnp.full(2, 9.0)], [0, 2])
     assert float(changed[2][0]) == 9.0
     assert [float(x[0]) for x in copies(arrays, [])] == [0.0, 1.0, 2.0]
+
+
+def test_calls_from_threads_wait_for_what_the_one_before_gives():
+    at, bursts = [], OneAfterTheOther()
+
+    class Answer:
+        def __init__(self, i):
+            at.append(("called", i))
+            self.i = i
+
+        def block_until_ready(self):
+            time.sleep(0.002)
+            at.append(("there", self.i))
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda i: bursts(Answer, i), range(12)))
+    assert [answer.i for answer in answers] == list(range(12))
+    assert at[::2] == [("called", i) for _, i in at[::2]] and at[1::2] == [("there", i) for _, i in at[::2]]
 
 
 def test_on_a_cpu_the_agent_acts_where_it_learns():
