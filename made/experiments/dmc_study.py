@@ -78,7 +78,7 @@ ON_A_GPU = ("none", "rnd", "re3", "re3/printed", "made", "made-released")
 FEWEST = ("none", "re3", "made")
 BUDGETS: dict[str, dict[str, Budget]] = {
     "smoke": {"pendulum_swingup": Budget(4_000, 4_000, 2_000, ("none",), ("rnd",), ("all",))},
-    "small": {"pendulum_swingup": Budget(30_000, 10_000, 2_000, SMALL, ("rnd", "re3", "made"))},
+    "small": {"pendulum_swingup": Budget(30_000, 30_000, 2_000, SMALL, ("rnd", "re3", "made", "made-released"))},
     "gpu": {
         "pendulum_swingup": Budget(100_000, 50_000, 5_000, ON_A_GPU),
         "cartpole_swingup_sparse": Budget(200_000, 100_000, methods=FEWEST, windows=()),
