@@ -1,25 +1,31 @@
 """A trial that the host steps, for `made run`: trained in a folder with checkpoints until it can be stored.
 
 A piece that was killed or ran out of time loses what came after its last checkpoint; the next one goes on from there.
+Where the device fails, the next one is begun at once.
 """
 
+import gc
 import json
 import math
 import shutil
+import sys
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax.errors import JaxRuntimeError
 
 from made.results.provenance import provenance
-from made.training import controlled, dreams, folder, session
+from made.training import checkpoint, controlled, dreams, folder, session
 from made.training.plan import Plan
 from made.training.writers import JSONL
-from made.trial import Record, Trial
+from made.trial import OutOfTime, Record, Trial
 
 SECONDS = 150.0  # between two checkpoints: one of three seeds from pixels is 9 GB
+SELDOM = 300.0  # where a piece knows its end and saves there: for a device that fails
 _PLACE = ("seed", "update", "seconds")
 
 
@@ -41,22 +47,59 @@ def complete(
 
     Every row ends with an evaluation. `on_rows` hears how many rows were added, first those of earlier pieces.
     `clear` removes the folder once the records are safe. A piece that would not end before `until`, of
-    `time.monotonic()`, ends with a checkpoint and `OutOfTime`.
+    `time.monotonic()`, ends with a checkpoint and `OutOfTime`. Where the device fails and there is a checkpoint that
+    was not there before, the next piece goes on from it; a device that fails twice in between is given up.
     """
+    heard = _Heard(on_rows)
+    while True:
+        before = _saved(out)
+        try:
+            return _piece(trial, seeds, out, heard, until)
+        except JaxRuntimeError as error:
+            if _saved(out) <= before:
+                raise
+            said = str(error).splitlines()[0]
+        at = f"{_saved(out):,} of {trial.iterations:,} updates"
+        if time.monotonic() >= until:
+            raise OutOfTime(at)
+        print(f"made: the device failed ({said}): going on from the checkpoint at {at}.", file=sys.stderr, flush=True)
+        gc.collect()  # what the error held of the device's memory
+
+
+class _Heard:
+    """Tells of each row once, however often it is made."""
+
+    def __init__(self, on_rows: Callable[[int], None] | None):
+        self._tell, self._told = on_rows or (lambda rows: None), 0
+
+    def __call__(self, rows: int) -> None:
+        """So many are there now."""
+        if rows > self._told:
+            self._tell(rows - self._told)
+            self._told = rows
+
+
+def _saved(out: Path) -> int:
+    """The update of the newest checkpoint; -1 where there is none."""
+    files = checkpoint.files(out / folder.CHECKPOINTS)
+    return int(files[-1].stem) if files else -1
+
+
+def _piece(trial: Trial, seeds: Sequence[int], out: Path, heard: _Heard, until: float) -> Whole:
+    """From the last checkpoint to the end, or to where the time is up."""
     wanted = Plan(trial, tuple(seeds), trial.every, trial.iterations, trial.episodes)  # type: ignore[arg-type, attr-defined]
-    often = SECONDS if until == math.inf else math.inf  # a piece that knows its end saves there
+    often = SECONDS if until == math.inf else SELDOM
     wanted = wanted._replace(checkpoint_seconds=often, keep=1, keep_end=False, until=until)
-    tell = on_rows or (lambda rows: None)
     with folder.claimed(out):
         held = folder.held(out, wanted.configuration)
         with controlled.prepared(wanted) as programs:
             stand = session.stand_of(wanted, programs, out)
             session.note_session(wanted, out, held, "made run", stand.update)
-            if stand.update:
-                tell(stand.update // trial.every)
+            heard(stand.update // trial.every)
             writer = JSONL(out / folder.METRICS)
             try:
-                stand = session.train(wanted, programs, stand, out, [writer], lambda lines: tell(1))
+                told = lambda lines: heard(lines[0]["update"] // trial.every)  # noqa: E731
+                stand = session.train(wanted, programs, stand, out, [writer], told)
             finally:
                 writer.close()
         dreamt = dreams.kept(wanted, stand.state, stand.update)

@@ -4,15 +4,19 @@ import contextlib
 import csv
 import json
 import os
+import time
+import types
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from jax.errors import JaxRuntimeError
 from training.stopping import stopped
 
 from made import cli, study
 from made.bonuses.replayed import window_of
 from made.control import rendering
+from made.control.worker import Workers
 from made.control_run import ControlRun
 from made.describe import describe, run_id
 from made.experiments import dmc, dmc_buffer, dmc_claims, dmc_search, dmc_study
@@ -21,7 +25,7 @@ from made.results.store import Job, Scale, Store
 from made.results.table import Record, Table
 from made.sweep import plan, sweep
 from made.training import controlled, devices, pieces
-from made.trial import groups
+from made.trial import OutOfTime, groups
 
 TASKS = dmc_study.TASKS
 CLOCKED = ("frames_per_second",)
@@ -48,6 +52,7 @@ def shared():
 
         patch.setattr(controlled, "prepared", once)
         patch.setattr(pieces, "SECONDS", 0.0)  # a checkpoint at each row
+        patch.setattr(pieces, "SELDOM", 0.0)
         with kept:
             yield
 
@@ -101,6 +106,58 @@ def test_a_killed_piece_goes_on_from_its_checkpoint_to_the_same_rows(whole, tmp_
     table, _ = study.load(SMOKE, again)
     assert table.runs("pendulum_swingup/none")[0]["provenance"]["pieces"] == 2
     assert not (store.root / ".unfinished").exists()
+
+
+def fails_once(monkeypatch, after: int) -> None:
+    """The device fails after so many steps, and then no more."""
+    left, receive = [after], Workers.receive
+
+    def fails(self, part=None):
+        left[0] -= 1
+        if left[0] == -1:
+            raise JaxRuntimeError("INTERNAL: cublasLtMatmul: not supported\nand where that was")
+        return receive(self, part)
+
+    monkeypatch.setattr(Workers, "receive", fails)
+
+
+@pytest.mark.parametrize("minutes", [None, 60.0])
+def test_where_the_device_fails_once_the_run_goes_on_from_its_checkpoint(whole, tmp_path, monkeypatch, capsys, minutes):
+    store, heard = Store(tmp_path / "runs"), []
+    fails_once(monkeypatch, 30)
+    (group,), _ = plan(SMOKE.experiment, Scale.SMOKE, range(1), store)
+    until = np.inf if minutes is None else time.monotonic() + 60 * minutes
+    assert len(list(sweep([group], store, heard.append, until=until))) == 1
+    assert sum(heard) == group.work, "no row counts twice"
+    assert rows(store) == rows(whole)
+    table, _ = study.load(SMOKE, store)
+    assert table.runs("pendulum_swingup/none")[0]["provenance"]["pieces"] == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "made: the device failed (INTERNAL: cublasLtMatmul: not supported): going on from the checkpoint at 20 of 40 "
+        "updates."
+    ]
+
+
+def test_rows_that_are_made_again_are_told_once():
+    told = []
+    heard = pieces._Heard(told.append)
+    for rows in (0, 1, 2, 3, 1, 2, 3, 4):  # from a checkpoint at the first
+        heard(rows)
+    assert told == [1, 1, 1, 1]
+
+
+def test_a_device_that_fails_again_before_a_checkpoint_is_given_up(whole, tmp_path, monkeypatch, capsys):
+    with pytest.raises(JaxRuntimeError, match="stopped by the test"), stopped(30, JaxRuntimeError):
+        study.run([SMOKE], Store(tmp_path / "runs"))
+    assert capsys.readouterr().err.count("the device failed") == 1
+    with pytest.raises(JaxRuntimeError, match="stopped by the test"), stopped(3, JaxRuntimeError):
+        study.run([SMOKE], Store(tmp_path / "others"))
+    assert "the device failed" not in capsys.readouterr().err, "nothing to go on from"
+    fails_once(monkeypatch, 30)
+    monkeypatch.setattr(pieces, "time", types.SimpleNamespace(monotonic=lambda: np.inf))
+    trial = next(iter(SMOKE.experiment.trials(Scale.SMOKE).values()))
+    with pytest.raises(OutOfTime, match="20 of 40 updates"):
+        pieces.complete(trial, [0], tmp_path / "late", until=time.monotonic() + 60)
 
 
 def test_a_piece_whose_time_is_up_stops_with_a_checkpoint_and_the_next_goes_on(whole, tmp_path, capsys):
