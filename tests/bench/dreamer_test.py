@@ -37,6 +37,8 @@ def test_rows_stand_beside_their_goals(monkeypatch):
     assert of("in bfloat16, one seed: training") == (400.0, False) and "dreamer" in BENCHES
     assert of("500,000 steps")[0] == of("3 seeds side by side", "500,000 steps")[0] == pytest.approx(1250 / 60)
     assert of("3 seeds side by side: training") == (1200.0, True)
+    assert len(rows) == 14 and len(met) == 14 and all(row.goal for row in (rows[0], rows[1], rows[3]))
+    assert not any(row.goal for row in rows[5:]), "what has a goal comes first"
 
 
 def test_where_nothing_can_be_drawn_the_row_says_so(monkeypatch):
