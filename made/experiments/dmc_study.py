@@ -91,7 +91,7 @@ SETTINGS = {
     "smoke": Setting(
         "sac", 1, (0.1,), {"batch": 8, "seed_steps": 6, "episodes": 1}, {"width": 8, "depth": 1}, 64, {"repeat": 100}, 8
     ),
-    "small": Setting("sac", 5, (0.01, 0.1, 1.0, 10.0), {"batch": 128}, capacity=15_000, width=64),
+    "small": Setting("sac", 5, (0.01, 0.1, 1.0, 10.0, 100.0), {"batch": 128}, capacity=15_000, width=64),
     "gpu": Setting(
         "rad", 3, (0.01, 0.05, 0.25, 1.25), {"episodes": 5}, {"precision": "bfloat16"}, task={"quick": True}
     ),
