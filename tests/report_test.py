@@ -8,7 +8,7 @@ import pytest
 
 from made import report
 from made.describe import describe, run_id
-from made.experiments import experiment, experiments
+from made.experiments import dmc_study, experiment, experiments
 from made.results.store import Job, Scale, Store
 
 MADE_BY = {"commit": "abc123", "device": "cpu", "wall_s": 1.0, "lanes": 4}
@@ -84,7 +84,8 @@ def control(root, scale: Scale, labels: int | None = None) -> None:
         store.write(Job("dmc", label, 0, scale), run_id(trial), describe(trial), rows, {}, MADE_BY)
 
 
-def test_below_a_part_of_a_large_scale_stands_a_smaller_one_that_is_complete(tmp_path):
+def test_below_a_part_of_a_large_scale_stands_a_smaller_one_that_is_complete(tmp_path, monkeypatch):
+    monkeypatch.setattr(dmc_study, "CHOSEN", tmp_path / "none.json")  # without what was searched
     control(tmp_path / "runs", Scale.GPU, 2), control(tmp_path / "runs", Scale.SMOKE)
     (alone,) = report.reproduce([tmp_path / "runs"], tmp_path / "alone", ["dmc"]).sections
     assert len(alone.figures) == 1, "a smoke test shows nothing"
