@@ -58,7 +58,7 @@ def complete(
         except JaxRuntimeError as error:
             if _saved(out) <= before:
                 raise
-            said = str(error).splitlines()[0]
+            said = str(error).partition("\n")[0]
         at = f"{_saved(out):,} of {trial.iterations:,} updates"
         if time.monotonic() >= until:
             raise OutOfTime(at)
