@@ -1,4 +1,14 @@
-"""Dreamer: an actor that learns within a learnt model of the world, the model-based agent of the paper."""
+"""Dreamer: an actor that learns within a learnt model of the world, the model-based agent of the paper.
+
+    this file          the agent: what it does at a step, and its three losses
+    dreamer_world      the model: how it follows sequences, how likely it finds them, what it sees coming
+    rssm               its recurrent state, told what is seen or on its own
+    dreamer_policy     distributions of actions
+    dreamer_nets       encoder, decoder and sizes, of dreamer_leaves (observations) and dreamer_filters (convolutions)
+    dreamer_latent     a bonus in imagination
+
+`looped` and `aligned` are for speed alone.
+"""
 
 from typing import NamedTuple
 
