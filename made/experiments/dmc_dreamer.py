@@ -58,7 +58,7 @@ BUDGETS: dict[str, dict[str, Budget]] = {
     "small": {"pendulum_swingup": Budget(30_000, 3_000)},
     "gpu": {
         "pendulum_swingup": Budget(50_000, 5_000),
-        "hopper_hop": Budget(20_000, 5_000),
+        "hopper_hop": Budget(30_000, 5_000),
         "cheetah_run_sparse": Budget(200_000),
     },
     "paper": {task: Budget(shared.PAPER_STEPS) for task in shared.TASKS},
