@@ -15,7 +15,7 @@ from made.bonuses.control import Levelled
 from made.bonuses.count import NoBonus
 from made.bonuses.made import MADE
 from made.bonuses.re3 import RE3
-from made.bonuses.released import ReleasedRND, made_released
+from made.bonuses.released import OrthogonalRND, ReleasedRND, made_released
 from made.bonuses.released_vae import ReleasedVAE
 from made.bonuses.replayed import DRAWS, FreshDensity, Replayed, fed, window_of
 from made.bonuses.replayed import Fresh as Once
@@ -32,13 +32,14 @@ from made.trial import Trial
 WINDOW = 1000  # steps of the recent density: the last two episodes of 1000 frames at repeat 2, as in the release
 
 
-def _rnd() -> ReleasedRND:
+def _rnd(kind: type[ReleasedRND] = ReleasedRND) -> ReleasedRND:
     """The cover of the release, trained on the whole batch that the agent learns from."""
-    return ReleasedRND(Fit(learning_rate=6e-4, clip=100.0))
+    return kind(Fit(learning_rate=6e-4, clip=100.0))
 
 
-def _vae() -> ReleasedVAE:
-    return ReleasedVAE(WINDOW, fit=Fit(learning_rate=1e-3, clip=100.0, steps=4, batch=128), capacity=WINDOW)
+def _released() -> MADE:
+    vae = ReleasedVAE(WINDOW, fit=Fit(learning_rate=1e-3, clip=100.0, steps=4, batch=128), capacity=WINDOW)
+    return made_released("none", cover=_rnd(OrthogonalRND), density=vae)
 
 
 DREAMING: dict[str, Callable[[int], Bonus]] = {  # for batches of so many steps
@@ -46,8 +47,8 @@ DREAMING: dict[str, Callable[[int], Bonus]] = {  # for batches of so many steps
     "rnd": lambda steps: Normalised(_rnd()),
     "re3": lambda steps: Normalised(RE3(embedding=50, k=50, capacity=steps, on="next_obs", released=True)),
     "made": lambda steps: fed(MADE.deep(WINDOW, cover=Normalised(_rnd()))),  # the cover of "rnd", as with RAD
-    "made-released": lambda steps: fed(made_released("none", cover=_rnd(), density=_vae())),
-    "rnd-at-made": lambda steps: fed(MADE(_rnd(), Levelled(_vae()))),
+    "made-released": lambda steps: fed(_released()),
+    "rnd-at-made": lambda steps: fed(Levelled(_released())),
 }
 
 

@@ -6,53 +6,58 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from made.bonuses.combine import Normalised
+from made.bonuses.combine import Around, Normalised
 from made.bonuses.count import NoBonus
 from made.bonuses.icm import ICM
 from made.bonuses.made import MADE
 from made.bonuses.re3 import RE3
-from made.bonuses.released import DividedByDeviation, ReleasedRND, made_released
-from made.bonuses.released_vae import ReleasedVAE
+from made.bonuses.released import OrthogonalRND, ReleasedRND, made_released
 from made.bonuses.replayed import LastFrame, fed
 from made.bonuses.rnd import RND
 from made.bonuses.stored import StoredRND
-from made.core import Bonus, Density
+from made.core import Bonus
 from made.describe import suggest
 from made.learning import Fit
 
 
 class LevelledState(NamedTuple):
-    """The density's own state, and the mean of its factor over the latest batch."""
+    """MADE's own state, and what it pays for each unit of its cover, over the latest batch."""
 
-    inner: PyTree
-    mean: Float[Array, ""]
+    made: PyTree
+    level: Float[Array, ""]
 
 
-class Levelled(Density):
-    """A density whose factor d^{-1/2} is the same everywhere: its mean over the latest batch.
+class Levelled(Around):
+    """The cover of MADE alone, paid as much as MADE would pay in all: the control that tells what the density adds.
 
-    MADE with this in the place of the density pays the cover alone, at MADE's own scale all through training: the
-    control that tells what the density adds.
+        b(s, a) = cover(s, a) * mean(MADE) / mean(cover),   means over the latest batch
+
+    The mean of the density's factor would not do: it is large where the cover is.
     """
 
-    density: Density
+    bonus: MADE
 
     def init(self, key, spec):
-        return LevelledState(self.density.init(key, spec), jnp.ones(()))
+        return LevelledState(self.bonus.init(key, spec), jnp.ones(()))
 
-    def log_density(self, state, batch):
-        return jnp.broadcast_to(-2 * jnp.log(jnp.maximum(state.mean, 1e-30)), batch.reward.shape)
+    def reward(self, state, batch, *, value=None):
+        return state.level * self.bonus.cover.reward(state.made.cover, batch, value=value)
 
     def update(self, state, batch, key):
-        inner, metrics = self.density.update(state.inner, batch, key)
-        mean = jnp.exp(jnp.minimum(-0.5 * self.density.log_density(inner, batch), 40.0)).mean()
-        return LevelledState(inner, mean), {**metrics, "factor/level": mean}
+        made, metrics = self.bonus.update(state.made, batch, key)
+        cover = self.bonus.cover.reward(made.cover, batch).mean()
+        level = self.bonus.reward(made, batch).mean() / jnp.maximum(cover, 1e-30)
+        return LevelledState(made, level), {**metrics, "factor/level": level}
 
 
-def _rnd(pixels: bool) -> Bonus:
+def _rnd(pixels: bool, kind: type[ReleasedRND] = ReleasedRND) -> Bonus:
     """The cover of the release, trained on the whole batch that the agent learns from; features of images are kept."""
-    rnd = ReleasedRND(Fit(learning_rate=2e-4, clip=1e9))
+    rnd = kind(Fit(learning_rate=2e-4, clip=1e9))
     return StoredRND(rnd) if pixels else rnd
+
+
+def _released(pixels: bool) -> MADE:
+    return made_released(cover=_rnd(pixels, OrthogonalRND))
 
 
 def _made(pixels: bool) -> MADE:
@@ -68,8 +73,8 @@ CONTROL_BONUSES: dict[str, Callable[[bool], Bonus]] = {  # with pixels or with v
     "icm": lambda pixels: ICM(fit=Fit(learning_rate=2e-4)),
     "re3": lambda pixels: Normalised(RE3(embedding=50, capacity=100_000, released=True)),
     "made": _made,
-    "made-released": lambda pixels: made_released(cover=_rnd(pixels)),
-    "rnd-at-made": lambda pixels: MADE(_rnd(pixels), Levelled(DividedByDeviation(ReleasedVAE()))),
+    "made-released": _released,
+    "rnd-at-made": lambda pixels: Levelled(_released(pixels)),
 }
 
 

@@ -141,7 +141,8 @@ def sized(bonus: Any, capacity: int, width: int) -> Any:
     def size(part: Any) -> Any:
         if isinstance(part, RE3):
             return dataclasses.replace(part, capacity=capacity)
-        return dataclasses.replace(part, **small[type(part)]) if width and type(part) in small else part
+        sizes = next((each for kind, each in small.items() if isinstance(part, kind)), {}) if width else {}
+        return dataclasses.replace(part, **sizes) if sizes else part
 
     return jax.tree.map(size, bonus, is_leaf=lambda x: isinstance(x, (RE3, *small)))
 

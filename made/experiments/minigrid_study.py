@@ -19,7 +19,7 @@ from made.bonuses.calibrated import Calibrated
 from made.bonuses.combine import FirstVisit
 from made.bonuses.family import FAMILY, Family
 from made.bonuses.impact import IMPACT
-from made.bonuses.released import made_released
+from made.bonuses.released import ReleasedRND, made_released
 from made.core import Bonus
 from made.grids import make_grid
 from made.results.bootstrap import Times, time_to_threshold
@@ -37,8 +37,8 @@ CHOSEN = Path(__file__).with_name("minigrid_chosen.json")  # what `minigrid_sear
 
 
 def released(gate: float) -> Family:
-    """The bonus that the authors' code computes, behind the gate or not."""
-    theirs = made_released()
+    """The bonus that the authors' code computes, behind the gate or not; at a strength of its own, so on no scale."""
+    theirs = made_released(cover=ReleasedRND())
     return Family(power=0.5, gate=gate, cover=theirs.cover, recent=theirs.recent)
 
 

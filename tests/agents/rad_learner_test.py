@@ -224,16 +224,25 @@ def test_a_bonus_of_the_last_frame_reads_three_channels():
         bonus.init(jax.random.key(0), STATE)
 
 
-def test_the_control_pays_the_cover_at_the_scale_of_made():
-    level, batch, key = Levelled(Tally()), steps(20), jax.random.key(0)
-    state, told = level.update(level.init(key, STATE), batch, key)
-    mean = np.exp(-0.5 * batch.obs[..., 0]).mean()
-    factor = np.exp(-0.5 * np.asarray(level.log_density(state, batch)))
-    assert np.allclose(factor, mean, rtol=1e-5) and factor.shape == (20, 1) and np.isclose(told["factor/level"], mean)
-    state, _ = level.update(state, batch._replace(obs=0 * batch.obs), key)
-    assert np.allclose(level.log_density(state, batch), 0) and np.isclose(
-        state.inner, 2 * batch.reward.sum(), rtol=1e-5
-    )
+class First(Flat):
+    """Pays the first number of what is seen next."""
+
+    def reward(self, state, batch, *, value=None):
+        return batch.next_obs[..., 0]
+
+
+def test_the_control_pays_the_cover_as_much_as_made_would_pay_in_all():
+    """The factor is large where the cover is, so its mean would not do."""
+    batch, key = steps(20), jax.random.key(0)
+    first = np.linspace(0.5, 6.0, 20).reshape(20, 1)
+    batch = batch._replace(obs=-first[..., None] * np.ones(3), next_obs=first[..., None] * np.ones(3))
+    control = Levelled(MADE(First(), Tally()))
+    state, told = control.update(control.init(key, STATE), batch, key)
+    paid, wanted = np.asarray(control.reward(state, batch)), first * np.exp(0.5 * first)
+    assert np.isclose(paid.mean(), wanted.mean(), rtol=1e-5) and np.allclose(paid / first, paid[0] / first[0])
+    assert wanted.mean() > 1.3 * first.mean() * np.exp(0.5 * first).mean()
+    assert np.isclose(told["factor/level"], wanted.mean() / first.mean(), rtol=1e-5)
+    assert np.isclose(state.made.recent, batch.reward.sum(), rtol=1e-5), "the density learns on"
 
 
 @pytest.mark.parametrize(("n", "held", "block"), [(23, 23, 5), (23, 17, 8), (23, 3, 23), (16, 16, 4), (23, 0, 5)])

@@ -8,7 +8,14 @@ from bonuses.programs import fed, quick, read
 
 from made.bonuses.density import HashedRecentCounts, Standardised
 from made.bonuses.made import MADE
-from made.bonuses.released import DividedByDeviation, ReleasedRND, made_released, running, take_in
+from made.bonuses.released import (
+    DividedByDeviation,
+    OrthogonalRND,
+    ReleasedRND,
+    made_released,
+    running,
+    take_in,
+)
 from made.bonuses.released_vae import ReleasedVAE
 from made.bonuses.rnd import RND
 from made.bonuses.vae import VAE
@@ -89,7 +96,7 @@ def test_the_named_forms_have_the_published_parts():
     assert isinstance(plain.cover, RND) and isinstance(plain.recent.density, VAE)
     assert plain.recent.density.window == plain.recent.density.capacity == 10_000
     assert isinstance(counts.recent.density, HashedRecentCounts) and counts.recent.density.window == 500
-    assert isinstance(theirs.cover, ReleasedRND) and theirs.recent.normaliser == "released"
+    assert isinstance(theirs.cover, OrthogonalRND) and theirs.recent.normaliser == "released"
     assert theirs.recent.density.window == 10_000 and theirs.recent.density.latent == 128
     assert set(plain.reads) == {"obs", "action", "next_obs"} == set(theirs.reads)
 
@@ -123,6 +130,21 @@ def test_running_statistics_start_as_released_and_take_the_unbiased_variance():
     assert np.isclose(take_in(running(), batch, "correct").mean, 7 / 3, rtol=1e-4)
     with pytest.raises(ValueError, match="'realeased'"):
         DividedByDeviation(ReleasedVAE(), "realeased")
+
+
+def test_the_released_networks_start_orthogonal_all_but_the_target_of_the_plainer_form():
+    """Orthogonal, no bias; only the random encoder and the VAE keep framework defaults."""
+
+    def is_orthogonal(layer) -> bool:
+        w, bias = np.asarray(layer.weight, np.float64), np.asarray(layer.bias)
+        small = w @ w.T if w.shape[0] <= w.shape[1] else w.T @ w
+        return np.allclose(small, np.eye(len(small)), atol=1e-4) and not bias.any()
+
+    for kind in (OrthogonalRND, ReleasedRND):
+        state = kind(width=8, hidden=6, features=4).init(jax.random.key(0), TABLE)
+        assert all(map(is_orthogonal, state.predictor.params.layers)) and len(state.predictor.params.layers) == 4
+        assert all(is_orthogonal(layer) == (kind is OrthogonalRND) for layer in state.target.layers)
+        assert not is_orthogonal(state.encoder.dense) and len(state.target.layers) == 2
 
 
 RELEASED_RND = ReleasedRND(Fit(2e-4, batch=16), width=8, hidden=8, features=4)
