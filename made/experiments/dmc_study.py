@@ -164,9 +164,10 @@ def average(table: Table, label: str) -> np.ndarray:
     return evaluations(table, label)[1].mean(axis=1)
 
 
-def final(table: Table, label: str) -> np.ndarray:
-    """The mean of the last three evaluations, a number a seed."""
-    return evaluations(table, label)[1][:, -LAST:].mean(axis=1)
+def final(table: Table, label: str, before: float = 0.0) -> np.ndarray:
+    """The mean of the last three evaluations, a number a seed; or of those a share of the run before them."""
+    curves = evaluations(table, label)[1]
+    return curves[:, : curves.shape[1] - int(before * curves.shape[1])][:, -LAST:].mean(axis=1)
 
 
 def threshold(task: str) -> float:

@@ -358,6 +358,13 @@ def made_up(curves: Mapping[str, Sequence[float]], seeds: int = 5, steps: int = 
     return Table(records)
 
 
+def seed_by_seed(curves: Mapping[str, Sequence[Sequence[float]]]) -> Table:
+    """The same with a curve of its own for each seed."""
+    tables = [made_up({label: each[seed]}) for label, each in curves.items() for seed in range(len(each))]
+    seeds = [seed for each in curves.values() for seed in range(len(each))]
+    return Table(table._records(table.labels()[0])[0]._replace(seed=i) for table, i in zip(tables, seeds, strict=True))
+
+
 def rise(at: int, height: float = 1000.0) -> list[float]:
     """Nothing up to a step, in tens of thousands, then a height: of fifty evaluations."""
     return [0.0] * (at - 1) + [height] * (51 - at)
@@ -386,6 +393,15 @@ def test_claim_23_is_the_mean_over_tasks_of_ratios_of_steps():
     part = {label: curve for label, curve in on_all(**ALL).items() if not label.startswith("quadruped")}
     missing = dmc_claims.faster(made_up(part))
     assert missing.holds is None and "not run: quadruped_run" in missing.observed and "CURL and DrQ" in missing.observed
+    made = {label: [curve] * 5 for label, curve in on_all(**ALL).items()}
+    made |= {f"{task}/made": [rise(10)] * 4 + [[0.0] * 50] for task in TASKS}
+    upper = dmc_claims.faster(seed_by_seed(made))
+    assert upper.holds is False and "re3 at most 1.67" in upper.observed, "30 over (4 x 10 + 50) / 5"
+    far = {**made, **{f"{task}/{m}": [rise(49)] * 5 for task in TASKS for m in ("re3", "rnd", "none")}}
+    far |= {f"{task}/made": [rise(2)] * 4 + [[0.0] * 50] for task in TASKS}
+    assert dmc_claims.faster(seed_by_seed(far)).holds is None, "at most 4.2 may be less than 2.6"
+    both = {**made, **{f"{task}/re3": [rise(30)] * 4 + [[0.0] * 50] for task in TASKS}}
+    assert "re3 with failures of both 1.89" in dmc_claims.faster(seed_by_seed(both)).observed
     tuned = {**on_all(**ALL), **{f"hopper_hop/tuned/{m}": rise(at) for m, at in (("made", 10), ("re3", 12))}}
     assert "own tuned temperature: re3 1.20" in dmc_claims.faster(made_up(tuned)).observed
 
@@ -435,6 +451,18 @@ def test_claim_25_wants_a_gap_that_grows():
     assert dmc_claims.quadruped(gap(100, 160)).holds is True
     assert dmc_claims.quadruped(gap(160, 160)).holds is None
     assert dmc_claims.quadruped(gap(100, 140)).holds is False
+    assert dmc_claims.quadruped(gap(200, 160)).holds is False, "it shrinks"
+
+
+def test_claim_25_sees_the_gap_grow_seed_by_seed():
+    def gaps(early: Sequence[float], late: Sequence[float]) -> Table:
+        of_made = [[400.0] * 35 + [400 + a] * 10 + [400 + b] * 5 for a, b in zip(early, late, strict=True)]
+        return seed_by_seed({"quadruped_run/made": of_made, "quadruped_run/re3": [[400.0] * 50] * 5})
+
+    uneven = np.array([300.0, 310, 305, 295, 150])
+    assert dmc_claims.quadruped(gaps(uneven, uneven)).holds is None, "one low seed is no growth"
+    one_high = np.array([180.0, 180, 180, 180, 1800])
+    assert dmc_claims.quadruped(gaps(one_high, one_high * 10 / 9)).holds is True
 
 
 def test_claim_26_has_two_tasks_above_and_two_alike():
