@@ -8,6 +8,9 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import typing
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -44,26 +47,33 @@ class NoSuchField(ValueError, LookupError):
     """A path that names a field which is not there."""
 
 
-def override(thing: Any, path: str, text: str, before: str = "") -> Any:
+Kinds = Mapping[type, Callable[[str], Any]]  # how a part of such a type is made from a name
+
+
+def override(thing: Any, path: str, text: str, before: str = "", kinds: Kinds = MappingProxyType({})) -> Any:
     """A copy with one field, named by a dotted path, set to the value written in `text`.
 
-    `before` is the part of the path that led here, for messages.
+    A field that may hold a part of one of those kinds, and holds none, takes a name. `before` is the part of the path
+    that led here, for messages.
     """
     head, _, rest = path.partition(".")
     here = before + head
     if isinstance(thing, tuple) and head.isdigit() and int(head) < len(thing):
         at = int(head)
-        return (*thing[:at], _set(thing[at], rest, text, here), *thing[at + 1 :])
+        return (*thing[:at], _set(thing[at], rest, text, here, kinds), *thing[at + 1 :])
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
         raise NoSuchField(f"{here!r} leads into {thing!r}, which has no fields. Stop at the field before it.")
-    names = [f.name for f in dataclasses.fields(thing)]
-    if head not in names:
-        raise NoSuchField(f"{type(thing).__name__} has no field {head!r}.{suggest(head, names)}")
-    return dataclasses.replace(thing, **{head: _set(getattr(thing, head), rest, text, here)})
+    types = {f.name: f.type for f in dataclasses.fields(thing)}
+    if head not in types:
+        raise NoSuchField(f"{type(thing).__name__} has no field {head!r}.{suggest(head, list(types))}")
+    old, takes = getattr(thing, head), typing.get_args(types[head])
+    made = [make for kind, make in kinds.items() if old is None and not rest and kind in takes]
+    new = made[0](text) if made and text.lower() != "none" else _set(old, rest, text, here, kinds)
+    return dataclasses.replace(thing, **{head: new})
 
 
-def _set(old: Any, rest: str, text: str, here: str) -> Any:
-    return override(old, rest, text, f"{here}.") if rest else parse_as(old, text, here)
+def _set(old: Any, rest: str, text: str, here: str, kinds: Kinds) -> Any:
+    return override(old, rest, text, f"{here}.", kinds) if rest else parse_as(old, text, here)
 
 
 def parse_as(old: Any, text: str, path: str) -> Any:

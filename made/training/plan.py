@@ -10,7 +10,7 @@ from made.bonuses import BONUSES
 from made.bonuses.calibrated import Calibrated
 from made.bonuses.combine import FirstVisit
 from made.control import CONTROL
-from made.core import Environment
+from made.core import Bonus, Environment
 from made.describe import describe, override, suggest
 from made.grids import GRIDS, Grid, make_grid
 from made.run import Run
@@ -132,12 +132,13 @@ def build_run(
 
 
 def settled(run: Any, settings: tuple[str, ...]) -> Any:
-    """A run with its `path=value` settings."""
+    """A run with its `path=value` settings; a place for another bonus, such as Dreamer's curiosity, takes its name."""
+    kinds = {Bonus: lambda name: named("bonus", name, BONUSES)}
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals or not path:
             raise ValueError(f"--set takes path=value, such as agent.learning_rate=3e-4, not {setting!r}.")
         if path in ("iterations", "every"):
             raise ValueError(f"{path} is given by --{'steps' if path == 'iterations' else 'every'}, not by --set.")
-        run = override(run, path, value)
+        run = override(run, path, value, kinds=kinds)
     return run

@@ -189,6 +189,28 @@ def test_alpha_moves_towards_the_entropy_that_is_asked_for():
     assert slope(jnp.zeros(()), jnp.full(4, 3.0), 2) < 0 < slope(jnp.zeros(()), jnp.full(4, 1.0), 2)  # entropy -3, -1
 
 
+def test_the_settings_are_those_of_the_release():
+    agent, layout = RAD(), Layout()
+    rates = (agent.discount, agent.learning_rate, agent.alpha, agent.alpha_rate, agent.tau, agent.encoder_tau)
+    assert rates == (0.99, 2e-4, 0.1, 1e-3, 0.01, 0.05) and agent.delay == 2
+    assert (layout.channels, layout.features, layout.width, layout.depth, layout.crop) == (32, 50, 1024, 2, 84)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_each_part_is_moved_by_adam_with_the_usual_betas(which):
+    """Two steps against NumPy; the second tells the betas."""
+    rate = (2e-4, 2e-4, 1e-3)[which]
+    adam, slopes = RAD()._rates()[which], (np.array([0.3, -2.0]), np.array([-0.1, 4.0]))
+    x, state = jnp.zeros(2), adam.init(jnp.zeros(2))
+    m, v, wanted = np.zeros(2), np.zeros(2), np.zeros(2)
+    for t, slope in enumerate(slopes, 1):
+        change, state = adam.update(jnp.asarray(slope), state, x)
+        x = x + change
+        m, v = 0.9 * m + 0.1 * slope, 0.999 * v + 0.001 * slope**2
+        wanted -= rate * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    assert np.allclose(x, wanted, rtol=1e-4)
+
+
 def test_a_clock_is_no_terminal():
     agent, state, batch, _ = made("state")
     y = quick(lambda ends: agent.target(state, batch.reward, batch.next_obs, ends, jax.random.key(0)))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from made import cli, saving
+from made.bonuses import RND
 from made.training import checkpoint, folder, guard, memory
 from made.training.command import Train
 from made.training.plan import environment
@@ -174,6 +175,23 @@ def test_a_grid_goes_by_its_short_name_and_shows_what_counts_need():
     for name in ("KeyCorridorS4R3", "KeyCorridorS4R3-v0", "MiniGrid-KeyCorridorS4R3-v0"):
         assert environment(name).spec.horizon == 480
     assert sorted(environment("MultiRoom-N4-S5-v1").spec.obs) == ["hash", "image"]
+
+
+def test_an_empty_place_for_a_bonus_takes_its_name():
+    """Dreamer's bonus in imagination, on a control task and on a grid."""
+
+    def agent(env: str, *settings: str):
+        before = "" if env == "pendulum_swingup" else "run."
+        return Train(env, agent="dreamer", set=tuple(before + one for one in settings)).plan().run.agent
+
+    for env in ("pendulum_swingup", "DoorKey-5x5"):
+        assert agent(env).curiosity is None and agent(env, "agent.curiosity=none").curiosity is None
+        settings = "agent.curiosity=rnd", "agent.curiosity.width=7", "agent.curiosity_tau=0.1"
+        assert isinstance(agent(env, *settings).curiosity, RND) and agent(env, *settings).curiosity.width == 7
+    with pytest.raises(ValueError, match=r"no bonus 'rmd'\. Did you mean 'rnd'"):
+        agent("pendulum_swingup", "agent.curiosity=rmd")
+    with pytest.raises(ValueError, match="neither episodes nor a table"):
+        agent("pendulum_swingup", "agent.curiosity=noveld")
 
 
 def test_a_bonus_is_set_by_its_temperature_or_by_its_strength():

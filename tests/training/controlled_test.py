@@ -20,7 +20,8 @@ from made.bonuses import RE3, Sum
 from made.bonuses.replayed import LastFrame, fed
 from made.control import rendering
 from made.control.simulation import Simulation
-from made.control.temperatures import TEMPERATURES, temperature
+from made.control.temperatures import TEMPERATURES as TASKS
+from made.control.temperatures import temperature
 from made.training import checkpoint, control_run, controlled, devices, folder, session, turns
 from made.training.command import Train
 from made.training.control_learning import Learning
@@ -288,14 +289,18 @@ def test_the_command_counts_steps_of_the_environment_and_takes_the_papers_temper
 
 
 def test_the_temperatures_are_the_papers_and_re3_decays():
-    assert {task: table["made"] for task, table in TEMPERATURES.items()} == {
-        "cartpole_swingup_sparse": 0.05,
-        "cheetah_run_sparse": 0.05,
-        "walker_run_sparse": 0.05,
-        "hopper_hop": 0.5,
-        "pendulum_swingup": 0.5,
-        "quadruped_run": 0.001,
+    """Appendix B.4 for MADE, RND and ICM; RE3 as its authors start it."""
+    found = {task: tuple(float(temperature(task, m).tau) for m in ("made", "rnd", "icm", "re3")) for task in TASKS}  # type: ignore[attr-defined]
+    assert found == {
+        "cartpole_swingup_sparse": (0.05, 10.0, 0.1, 0.05),
+        "cheetah_run_sparse": (0.05, 0.1, 1.0, 0.05),
+        "walker_run_sparse": (0.05, 0.05, 0.1, 0.05),
+        "hopper_hop": (0.5, 0.05, 0.1, 0.05),
+        "pendulum_swingup": (0.5, 0.1, 0.1, 0.25),
+        "quadruped_run": (0.001, 0.05, 0.1, 0.05),
     }
+    decays = {task: temperature(task, "re3").rho for task in TASKS}  # type: ignore[attr-defined]
+    assert decays == {task: 2.5e-5 if task == "walker_run_sparse" else 1e-5 for task in TASKS}
     assert float(temperature("walker_run_sparse", "re3")(40_000)) == pytest.approx(0.05 / np.e, rel=5e-3)  # in float32
     assert float(temperature("finger_spin", "icm")(1)) == pytest.approx(0.1)
     assert (
