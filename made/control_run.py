@@ -81,13 +81,25 @@ class ControlRun(Trial):
         """What learns, for a task that looks like this."""
         return Learner(spec, self.agent, self.bonus, self.tau, self.replay, self.batch)
 
+    @property
+    def first_update(self) -> int:
+        """The action that is the first to be followed by an update."""
+        return self.seed_steps + 1
+
     def demand(self) -> None:
+        if self.iterations <= self.first_update:  # the last action is followed by none
+            steps = (self.first_update + 1) * self.unroll
+            raise ValueError(
+                f"{self.iterations * self.unroll} steps are {self.iterations} actions, and with "
+                f"seed_steps={self.seed_steps} at random the first update would follow action {self.first_update}: "
+                f"nothing would be learnt. Take at least {steps} steps, or a smaller --set seed_steps=..."
+            )
         if fitted(self).replay.stack != self.replay.stack:
             raise ValueError(f"replay.stack is {self.replay.stack} and the task stacks {self.task.stack}: set both.")
         if self.task.pixels:
             rendering.choose()  # a sentence where nothing can be drawn
-        elif not rendering.installed():
-            raise ValueError("Control tasks need dm_control, which is not here: pip install 'made-rl[control]'.")
+        else:
+            rendering.demand_known()
 
     def start(self, key):
         raise ValueError(f"{self.task.task} is stepped in processes of its own, by made train and made run.")
@@ -116,10 +128,19 @@ class DreamerRun(ControlRun):
         for name in ("train_every", "updates"):
             if getattr(self, name) < 1:
                 raise ValueError(f"A run of Dreamer takes {name} of at least 1, got {getattr(self, name)}.")
+        if self.pretrain < 0:
+            raise ValueError(
+                f"A run of Dreamer takes pretrain of at least 0, got {self.pretrain}: 0 leaves out the updates before "
+                "the first action of its own."
+            )
 
     @property
     def at_once(self) -> int:
         return self.train_every
+
+    @property
+    def first_update(self) -> int:
+        return self.seed_steps + (0 if self.pretrain else self.train_every)
 
     def due(self, t: int) -> tuple[int, int]:
         since = t - self.seed_steps
@@ -195,7 +216,20 @@ def fitted_dreamer(run: DreamerRun) -> DreamerRun:
             f"over updates={run.updates}, or seed_steps={run.seed_steps} over pretrain={run.pretrain}: take numbers of "
             "updates that divide the numbers of actions."
         )
+    return dataclasses.replace(run, bonus=_among_the_batch(run))
+
+
+def _among_the_batch(run: DreamerRun) -> Bonus:
+    """The bonus of a run, wherever RE3 stands in it with room for one batch."""
+    n, is_re3 = run.batch * run.replay.length, lambda x: isinstance(x, RE3)
+    for path, part in jax.tree_util.tree_leaves_with_path(run.bonus, is_leaf=is_re3):
+        if isinstance(part, RE3) and part.k >= n:
+            batch = part.k // run.replay.length + 1
+            fewer = f", or --set bonus{jax.tree_util.keystr(path)}.k={n - 1} or less" * (n > 1)
+            raise ValueError(
+                f"RE3 looks for its k-th neighbour among the steps of a batch, and k={part.k} needs more of them than "
+                f"batch={run.batch} windows of replay.length={run.replay.length}, {n} in all: add --set "
+                f"batch={batch} or more{fewer}."
+            )
     resize = lambda x: dataclasses.replace(x, capacity=n) if isinstance(x, RE3) else x  # noqa: E731
-    n = run.batch * run.replay.length
-    bonus = jax.tree.map(resize, run.bonus, is_leaf=lambda x: isinstance(x, RE3))
-    return dataclasses.replace(run, bonus=bonus)
+    return jax.tree.map(resize, run.bonus, is_leaf=is_re3)

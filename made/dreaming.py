@@ -195,6 +195,11 @@ class Dreaming(Trial):
     every: int = eqx.field(static=True, default=10)
     episodes: int = eqx.field(static=True, default=32)  # of one evaluation
 
+    def __check_init__(self):
+        for name in ("batch", "updates", "iterations", "every", "episodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"A run of Dreamer takes {name} of at least 1, got {getattr(self, name)}.")
+
     def fits(self) -> None:
         """Refuse settings that do not fit each other, once all are known."""
         run, streams = self.run, self.replay.steps.streams
@@ -203,7 +208,7 @@ class Dreaming(Trial):
                 f"The replay keeps {streams} streams and the run has {run.n_envs} environments: give the replay's "
                 f"steps streams={run.n_envs}."
             )
-        if self.updates < 1 or run.unroll % self.updates:
+        if run.unroll % self.updates:
             raise ValueError(
                 f"Each of updates={self.updates} updates takes its share of run.unroll={run.unroll} new steps: take a "
                 "number of updates that divides the number of steps."

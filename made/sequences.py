@@ -41,10 +41,13 @@ class Sequences(eqx.Module):
     whole: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
-        if not 1 <= self.length <= self.steps.room[0]:
+        if self.length < 1:
+            raise ValueError(f"A window has at least 1 step, got length={self.length}: Dreamer v1 has 50.")
+        if self.length > self.steps.room[0]:
             raise ValueError(
-                f"Sequences draws windows of length >= 1 from streams with room for at least as many steps, got "
-                f"length={self.length} and {self.steps.room[0]} steps a stream: raise the capacity of its steps."
+                f"Sequences draws windows of length steps from streams with room for at least as many, got "
+                f"length={self.length} and {self.steps.room[0]} steps a stream: raise the capacity of its steps, or "
+                "draw shorter windows."
             )
 
     @property

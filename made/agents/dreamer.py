@@ -22,10 +22,17 @@ from made.agents.dreamer_latent import check_bonus, imagined, latent_spec, real
 from made.agents.dreamer_nets import MLP, Layout
 from made.agents.dreamer_policy import Actor, check_actions, numbers
 from made.agents.dreamer_world import Watched, World, departures
+from made.agents.ranges import ABOVE_ZERO, AT_LEAST_ZERO, SHARE, check_numbers
 from made.agents.rssm import Latent, at_a_time
 from made.core import Agent, Bonus, Metrics, Spec, Transition
 
 EPSILON = 1e-7  # of Adam, as in the framework of Dreamer v1
+_RATES, _NOISE = ("model_rate", "actor_rate", "value_rate"), ("noise", "noise_half", "noise_least")
+RANGES = {
+    SHARE: ("discount", "lam", "reinforce"),
+    AT_LEAST_ZERO: ("free_nats", "kl_scale", "ends_scale", *_RATES, *_NOISE),
+    ABOVE_ZERO: ("clip",),
+}
 
 
 class DreamerState(NamedTuple):
@@ -89,6 +96,7 @@ class Dreamer(Agent):
 
     def __check_init__(self):
         check_bonus(self.curiosity)
+        check_numbers(self, RANGES)
         if self.horizon < 2:
             raise ValueError(f"Dreamer imagines horizon >= 2 steps, the last for its value alone, got {self.horizon}.")
 

@@ -10,7 +10,14 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from made import trees
 from made.agents.rad_nets import Actor, Critic, Layout, draw, mean_action, networks
+from made.agents.ranges import ABOVE_ZERO, AT_LEAST_ZERO, SHARE, check_numbers
 from made.core import Agent, Metrics, Spec
+
+RANGES = {
+    SHARE: ("discount", "tau", "encoder_tau"),
+    AT_LEAST_ZERO: ("learning_rate", "alpha_rate"),
+    ABOVE_ZERO: ("alpha",),  # its logarithm is what learns
+}
 
 
 class RADState(NamedTuple):
@@ -48,6 +55,7 @@ class RAD(Agent):
     delay: int = eqx.field(static=True, default=2)
 
     def __check_init__(self):
+        check_numbers(self, RANGES)
         if self.delay < 1:
             raise ValueError(f"RAD moves its actor at every delay-th update with delay >= 1, got {self.delay}.")
 

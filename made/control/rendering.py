@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 OFF = ("disable", "disabled", "off", "false", "0")
+ON = ("enable", "enabled", "on", "true", "1")  # what dm_control takes for glfw
 PATIENCE = 120.0  # seconds; a first import from a slow disk takes some
 
 # What each needs, in the words of Debian and Ubuntu.
@@ -85,15 +86,30 @@ def _outcome(name: str, process: subprocess.Popen) -> Backend:
     return Backend(name, False, said[-1].strip() if said else f"exit status {process.returncode}")
 
 
-def choose() -> str:
-    """The way of drawing to use: MUJOCO_GL if it is set, else the first that works. A sentence where none does."""
+def asked_for(*others: str) -> str:
+    """MUJOCO_GL in small letters. A sentence where it is neither a way of drawing, nor off, nor one of those others."""
+    asked = os.environ.get("MUJOCO_GL", "").lower()
+    if asked and asked not in (*NEEDS, *OFF, *others):
+        raise ValueError(f"MUJOCO_GL={asked} is none of {', '.join(NEEDS)}: unset it, or set it to one of them.")
+    return asked
+
+
+def demand_known() -> None:
+    """Refuse, in a sentence, what dm_control cannot be imported with, also where nothing is to be drawn."""
     if not installed():
         raise ValueError("Control tasks need dm_control, which is not here: pip install 'made-rl[control]'.")
-    asked = os.environ.get("MUJOCO_GL", "").lower()
+    asked_for(*ON)
+
+
+def choose() -> str:
+    """The way of drawing to use: MUJOCO_GL if it is set, else the first that works. A sentence where none does."""
+    demand_known()
+    asked = asked_for()
     if asked in OFF and not _nothing_works():
-        raise ValueError(f"Pictures are switched off by MUJOCO_GL={asked}: unset it, or use states (pixels=False).")
-    if asked and asked not in (*NEEDS, *OFF):
-        raise ValueError(f"MUJOCO_GL={asked} is none of {', '.join(NEEDS)}: unset it, or set it to one of them.")
+        raise ValueError(
+            f"Pictures are switched off by MUJOCO_GL={asked}: unset it, or learn from states, by --agent sac or in "
+            "Python by pixels=False."
+        )
     names = (asked,) if asked in NEEDS else candidates()
     found = first_that_works(names)
     if found is None:
@@ -138,6 +154,10 @@ def prepare() -> None:
     Left to itself dm_control takes GLFW, which without a screen imports with a warning and fails at the first picture.
     It chooses when its `_render` is imported, which `import dm_control` alone does not do.
     """
-    settled = "dm_control._render" in sys.modules or os.environ.get("MUJOCO_GL") or not installed()
-    if not settled:
-        os.environ["MUJOCO_GL"] = first_that_works(candidates()) or "off"  # states need no pictures
+    if "dm_control._render" in sys.modules or not installed():
+        return
+    # In small letters, as dm_control wants it; where nothing works off, for states need no pictures.
+    os.environ["MUJOCO_GL"] = asked_for(*ON) or first_that_works(candidates()) or "off"
+    # dm_control sets it to what goes with MUJOCO_GL and refuses to be imported with another, so MUJOCO_GL decides: as
+    # in the processes that try it, or `made doctor` would find that all is well where training cannot begin.
+    os.environ.pop("PYOPENGL_PLATFORM", None)

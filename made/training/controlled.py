@@ -50,6 +50,7 @@ def prepare(plan: Plan, count: int = 1) -> Programs:
     """What `session.train` runs. The programs are compiled at the first action and the first update."""
     if count != 1:
         raise ValueError(f"--devices {count} spreads compiled environments; control tasks take --devices 1.")
+    plan.run.demand()  # its length is known now
     return _programs(_beside(plan))
 
 

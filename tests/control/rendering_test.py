@@ -1,5 +1,6 @@
 """Finding a way to draw without ending the process, and saying what is missing."""
 
+import dataclasses
 import importlib
 import os
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 
 from made.control import rendering
 from made.control.rendering import Backend
+from made.control_run import control_run
 
 
 @pytest.fixture(autouse=True)
@@ -16,8 +18,9 @@ def forgetful(monkeypatch):
     """Nothing tried before counts, and nothing tried here is remembered."""
     monkeypatch.setattr(rendering, "_known", {})
     monkeypatch.setattr(rendering, "installed", lambda: True)
-    monkeypatch.setenv("MUJOCO_GL", "")  # so that whatever is set later is taken back
-    monkeypatch.delenv("MUJOCO_GL")
+    for name in ("MUJOCO_GL", "PYOPENGL_PLATFORM"):
+        monkeypatch.setenv(name, "")  # so that whatever is set later is taken back
+        monkeypatch.delenv(name)
 
 
 def found(monkeypatch, **works: bool) -> None:
@@ -67,7 +70,7 @@ def test_the_first_that_works_is_chosen_unless_one_is_asked_for(monkeypatch):
     [
         ("", r"egl: no hand; osmesa: no hand\). To mend it: apt-get install libegl1"),
         ("osmesa", r"\(osmesa: no hand\). To mend it: apt-get install libosmesa6.*unset it to let others be tried"),
-        ("off", "switched off by MUJOCO_GL=off: unset it"),
+        ("off", "switched off by MUJOCO_GL=off: unset it, or learn from states, by --agent sac or .* pixels=False"),
         ("vulkan", "MUJOCO_GL=vulkan is none of egl, osmesa, glfw"),
     ],
 )
@@ -97,6 +100,36 @@ def test_preparing_sets_what_works_before_dm_control_is_imported(monkeypatch):
     found(monkeypatch, egl=True)
     rendering.prepare()
     assert os.environ["MUJOCO_GL"] == "osmesa", "what is set stays"
+
+
+def test_preparing_lets_mujoco_gl_decide_as_the_processes_that_try_it_do(monkeypatch):
+    """dm_control refuses to be imported with another platform of PyOpenGL than goes with MUJOCO_GL."""
+    monkeypatch.setenv("PYOPENGL_PLATFORM", "glx")
+    monkeypatch.setattr(rendering, "_DRAW", "import os; print('drawn by', os.environ.get('PYOPENGL_PLATFORM'))")
+    monkeypatch.setitem(sys.modules, "dm_control._render", None)
+    rendering.prepare()
+    assert os.environ["PYOPENGL_PLATFORM"] == "glx", "too late: dm_control has made its choice"
+    monkeypatch.delitem(sys.modules, "dm_control._render")
+    for asked, chosen in (("", rendering.candidates()[0]), ("EGL", "egl")):
+        monkeypatch.setenv("PYOPENGL_PLATFORM", "glx")
+        monkeypatch.setenv("MUJOCO_GL", asked)
+        rendering.prepare()
+        assert os.environ["MUJOCO_GL"] == chosen and "PYOPENGL_PLATFORM" not in os.environ
+        assert rendering.tried(chosen) == [Backend(chosen, True, "drawn by None")]
+
+
+def test_a_word_that_dm_control_does_not_know_is_refused_also_where_nothing_is_drawn(monkeypatch):
+    monkeypatch.delitem(sys.modules, "dm_control._render", raising=False)
+    monkeypatch.setenv("MUJOCO_GL", "vulkan")
+    words = "MUJOCO_GL=vulkan is none of egl, osmesa, glfw: unset it, or set it to one of them"
+    with pytest.raises(ValueError, match=words):
+        rendering.prepare()
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(control_run("pendulum_swingup", "sac", "none"), iterations=5000).demand()
+    for known in ("on", "off", "glfw"):
+        monkeypatch.setenv("MUJOCO_GL", known)
+        rendering.prepare()
+        assert os.environ["MUJOCO_GL"] == known
 
 
 def test_where_nothing_works_states_do_and_pictures_say_what_is_missing(monkeypatch):
