@@ -1,5 +1,7 @@
 """Windows of a replay against a naive one that keeps every step in a list, and a run that learns from them."""
 
+from operator import attrgetter
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -227,6 +229,54 @@ def test_neighbours_of_re3_are_the_batch_itself():
     assert (chosen.bonus.k, chosen.bonus.capacity, chosen.bonus.on) == (50, 100, "next_obs")
     with pytest.raises(ValueError, match="Did you mean 'made-released'"):
         dreaming_bonus("made-release")
+
+
+_RND = {"learning_rate": 6e-4, "clip": 100.0, "steps": 1, "batch": 0}  # one step on the whole batch
+_VAE = {"learning_rate": 1e-3, "clip": 100.0, "steps": 4, "batch": 128}
+_RELEASED = {
+    "cover": "OrthogonalRND",
+    "cover.fit": _RND,
+    "recent.normaliser": "none",
+    "recent.density.window": 1000,
+    "recent.density.density": "ReleasedVAE",
+    "recent.density.density.fit": _VAE,
+}
+AS_RELEASED = {
+    "none": {"": "NoBonus"},
+    "rnd": {"": "Normalised", "bonus": "ReleasedRND", "bonus.fit": _RND},
+    "re3": {
+        "": "Normalised",
+        "bonus": "RE3",
+        "bonus.embedding": 50,
+        "bonus.k": 50,
+        "bonus.capacity": 2500,
+        "bonus.on": "next_obs",
+        "bonus.log": False,
+        "bonus.released": True,
+    },
+    "made": {
+        "": "MADE",
+        "cover": "Normalised",
+        "cover.bonus": "ReleasedRND",
+        "cover.bonus.fit": _RND,
+        "recent": "Standardised",
+        "recent.density.window": 1000,
+        "recent.density.density": "VAE",
+    },
+    "made-released": {"": "MADE", **_RELEASED},
+    "rnd-at-made": {"": "Levelled", "bonus": "MADE", **{f"bonus.{path}": x for path, x in _RELEASED.items()}},
+}
+
+
+@pytest.mark.parametrize("name", DREAMING)
+def test_every_bonus_for_dreamer_has_the_settings_of_the_release(name):
+    """A name stands for the class of a part, a dictionary for some of its fields."""
+    for path, wanted in AS_RELEASED[name].items():
+        part = attrgetter(path)(dreaming_bonus(name)) if path else dreaming_bonus(name)
+        if isinstance(wanted, dict):
+            assert {field: getattr(part, field) for field in wanted} == wanted, path
+        else:
+            assert wanted in (type(part).__name__, part), path
 
 
 @pytest.mark.parametrize("name", [name for name in DREAMING if name not in ("none", "rnd")])  # part of the others

@@ -1,14 +1,18 @@
 """Figure 10: what is run at each scale, and every branch of the verdicts that are Dreamer's own."""
 
+import os
+
 import numpy as np
 import pytest
 from experiments.dmc_test import made_up
 
+from made import study
 from made.bonuses.replayed import window_of
 from made.experiments import dmc_claims, dmc_dreamer, dmc_dreams, dmc_study
 from made.experiments.spec import Verdict
-from made.results.store import Scale
+from made.results.store import Scale, Store
 from made.results.table import Record, Table
+from made.training import devices, dreams
 from made.trial import groups
 
 TASKS = dmc_study.TASKS
@@ -42,6 +46,28 @@ def test_every_scale_is_dreamer_in_steps_of_the_environment(scale):
             assert window_of(trial.bonus) == 1000  # type: ignore[attr-defined]
     assert len(groups(list(trials.values()))) == len(trials)
     assert scale is not Scale.PAPER or set(trials) == {f"{t}/{m}" for t in TASKS for m in dmc_dreamer.METHODS}
+
+
+def test_the_smoke_run_is_trained_and_stored_with_its_dreams(tmp_path, monkeypatch):
+    """Nothing is made up but the programs' options: forty actions, three updates, rows and dreams read back."""
+    pytest.importorskip("dm_control", reason="needs dm_control: pip install 'made-rl[control]'")
+    monkeypatch.setattr(devices, "options", lambda level: {"xla_backend_optimization_level": 0})
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    smoke, store = study.Study(dmc_dreamer.EXPERIMENT, Scale.SMOKE), Store(tmp_path / "runs")
+    assert study.run([smoke], store) == 1
+    table, problem = study.load(smoke, store)
+    assert problem is None and table.labels() == ["pendulum_swingup/none"]
+    column = lambda name: table.curves("pendulum_swingup/none", name)[1].ravel()  # noqa: E731
+    assert table.curves("pendulum_swingup/none", "frames")[0].tolist() == [20, 40]
+    assert column("frames").tolist() == [2000, 4000]
+    assert ((column("eval_return") >= 0) & (column("eval_return") <= 1000)).all()
+    for name in ("model_loss", "actor_loss", "value_loss", "model/kl", "dream/value"):
+        assert np.isfinite(column(name)).all() and np.ptp(column(name)) > 0, name
+    for name in ("paid", "imagined"):
+        at, (dreamt,) = table.arrays("pendulum_swingup/none", f"dream/{name}")
+        assert at.tolist() == [40] and dreamt.shape == (1, dreams.WINDOWS) and np.isfinite(dreamt).all()
+    assert np.ptp(dreamt) > 0 and table.array_names() == ["dream/imagined", "dream/paid"], "no film of states"
+    assert not (store.root / ".unfinished").exists()
 
 
 def test_claim_29_wants_made_above_re3_above_none_on_three_tasks():

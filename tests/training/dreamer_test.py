@@ -316,3 +316,21 @@ def test_a_run_in_a_compiled_environment_is_stopped_and_gone_on_with(tmp_path):
         go(asked, programs, tmp_path / "part", stops=Stops(1, RuntimeError))
     assert_equal(end.state, go(asked, programs, tmp_path / "part").state)
     assert rows(tmp_path / "part") == found and dreams.pictures(asked, end.state, tmp_path) == []
+
+
+def test_dreamer_itself_learns_on_a_grid(tmp_path):
+    """As `made train` builds it, nothing swapped: every network has moved, rows and dreams hold numbers."""
+    settings = (*TINY_GRID, "run.agent.free_nats=0")  # or nothing teaches the prior
+    asked = Train("Empty-5x5", "dreamer", "rnd", "16", set=settings, every="8", eval_every="16").plan()
+    programs = session.prepare(asked)
+    first = programs.begin(programs.runs, programs.seeds).agent
+    end, found = go(asked, programs, tmp_path).state, rows(tmp_path)
+    for part in ("world", "actor", "value"):
+        pairs = zip(*(jax.tree.leaves(getattr(of, part)) for of in (first, end.agent)), strict=True)
+        assert all(np.isfinite(b).all() and not np.array_equal(a, b) for a, b in pairs), part
+    assert end.agent.k.tolist() == [4] and [line["frames"] for line in found] == [8, 16]
+    told = ("model_loss", "actor_loss", "value_loss", "model/ends", "entropy", "bonus", "dream/value")
+    assert all(np.isfinite([line[name] for name in told]).all() for line in found) and "eval_return" in found[1]
+    (known,) = dreams.seeds_of(asked.run, end, 1)
+    film, returns = quick(lambda known, key: dreams.tell(asked.run, known, key))(known, jax.random.key(0))
+    assert film.dtype == np.uint8 and film.shape[0] == 5 and np.isfinite(returns).all()
