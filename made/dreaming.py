@@ -100,18 +100,33 @@ class SequenceLearner(Learner):
         Each update takes its share of the last `rows` steps as fresh, so `updates` must divide them. None are needed
         where no part of the bonus takes in every step once (`takes_fresh`).
         """
+        replay: SequencesState = state.replay  # type: ignore[assignment]
+        shares = self._shares(replay, updates, rows)
+        step = lambda state, fresh: self._study(state, replay, fresh)  # noqa: E731
+        state, metrics = jax.lax.scan(step, state._replace(replay=None), shares, updates)
+        return state._replace(replay=replay), jax.tree.map(lambda x: jnp.nanmean(x, 0), metrics)  # type: ignore[arg-type]
+
+    def study_one(
+        self, state: LearnerState, i: Int[Array, ""] | int, updates: int, rows: int = 0
+    ) -> tuple[LearnerState, Metrics]:
+        """The i-th, from 0 on, of the updates that `study` makes: one a call where they are better not in a loop."""
+        replay: SequencesState = state.replay  # type: ignore[assignment]
+        shares = self._shares(replay, updates, rows)
+        state, metrics = self._study(state._replace(replay=None), replay, jax.tree.map(lambda x: x[i], shares))
+        return state._replace(replay=replay), metrics
+
+    def _shares(self, replay: SequencesState, updates: int, rows: int) -> Transition | None:
+        """The last `rows` steps, shared out over so many updates."""
         if not rows and takes_fresh(self.bonus):
             raise ValueError("A part of this bonus takes in every step once: say how many are new, rows=...")
-        replay: SequencesState = state.replay  # type: ignore[assignment]
+        return shared_out(self.replay.latest(replay, rows), updates) if rows else None
 
-        def update(state: LearnerState, fresh: Transition | None) -> tuple[LearnerState, Metrics]:
-            key, k_draw, k_learn = jax.random.split(state.key, 3)
-            drawn = self._draw(replay, k_draw)
-            return self._learn(state._replace(key=key), drawn, (drawn[0] if fresh is None else fresh, None), k_learn)
-
-        shares = shared_out(self.replay.latest(replay, rows), updates) if rows else None
-        state, metrics = jax.lax.scan(update, state._replace(replay=None), shares, updates)
-        return state._replace(replay=replay), jax.tree.map(lambda x: jnp.nanmean(x, 0), metrics)  # type: ignore[arg-type]
+    def _study(
+        self, state: LearnerState, replay: SequencesState, fresh: Transition | None
+    ) -> tuple[LearnerState, Metrics]:
+        key, k_draw, k_learn = jax.random.split(state.key, 3)
+        drawn = self._draw(replay, k_draw)
+        return self._learn(state._replace(key=key), drawn, (drawn[0] if fresh is None else fresh, None), k_learn)
 
     def decide(
         self,

@@ -104,13 +104,16 @@ def filled(learner: SequenceLearner, key: jax.Array) -> LearnerState:
 
 def update_seconds(learner: SequenceLearner, updates: int, repeats: int = 3) -> float:
     """Seconds of one of so many updates in a call; the best of several calls."""
-    options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
+    on_cpu = jax.default_backend() == "cpu"  # there one a call, as in training
+    options, calls = ({"xla_backend_optimization_level": 1}, updates) if on_cpu else (None, 1)
     state = jax.jit(lambda: filled(learner, jax.random.key(0)))()
-    study = jax.jit(lambda state: learner.study(state, updates), donate_argnums=0, compiler_options=options)
+    call = lambda state: learner.study_one(state, 0, updates) if on_cpu else learner.study(state, updates)  # noqa: E731
+    study = jax.jit(call, donate_argnums=0, compiler_options=options)
     best = float("inf")
     for i in range(repeats + 1):
         began = time.perf_counter()
-        state, _ = jax.block_until_ready(study(state))
+        for _ in range(calls):
+            state, _ = jax.block_until_ready(study(state))
         best = min(best, (time.perf_counter() - began) / updates) if i else best  # the first call compiles
     return best
 

@@ -46,6 +46,7 @@ class ControlPrograms:
         self.meet = compiled(self._on_leaves(self.pure.meet), donate_argnums=0)
         self._learn = compiled(self._learning, static_argnums=4, donate_argnums=(0, 1))
         self.study = compiled(self._studying, static_argnums=(3, 4), donate_argnums=(0, 1))
+        self.study_one = compiled(self._studying_one, static_argnums=(4, 5), donate_argnums=(0, 1))
         self.row = jax.jit(self._many(self._row_of, (0, 0, None)), compiler_options=devices.options(0))
 
     def call(self, program: Callable, *given: Any) -> Any:
@@ -112,6 +113,12 @@ class ControlPrograms:
     ) -> tuple[list[Array], lanes.Sums]:
         study = self._many(lambda state: self.learner.study(state, updates, rows), 0)  # type: ignore[attr-defined]
         state, measured = study(self.whole(leaves))
+        return self._added(state, sums, measured, t)
+
+    def _studying_one(
+        self, leaves: list[Array], sums: lanes.Sums, t: Array, i: Array, updates: int, rows: int
+    ) -> tuple[list[Array], lanes.Sums]:
+        state, measured = self.learner.study_one(self.whole(leaves), i, updates, rows)  # type: ignore[attr-defined]
         return self._added(state, sums, measured, t)
 
     def _added(self, state: LearnerState, sums: lanes.Sums, measured: Any, t: Array) -> tuple[list[Array], lanes.Sums]:

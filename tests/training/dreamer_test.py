@@ -139,7 +139,12 @@ def test_from_pixels_seeds_in_threads_go_on_bit_for_bit_too(drawing, tmp_path, m
     with controlled.prepared(asked) as programs:
         learning = programs.advance.__self__.learning
         copies, learning._copies = learning._copies, []
+        assert learning.one_by_one, "as on a CPU"
+        single = go(asked, programs, tmp_path / "single")
+        learning.one_by_one = False
         end = go(asked, programs, tmp_path / "whole")
+        pairs = zip(*(jax.tree.leaves([one.agent for one in x.state.learners]) for x in (end, single)), strict=True)
+        assert all(np.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in pairs), "the same updates, in a loop or not"
         assert len(end.state.learners) == len(SEEDS) and [int(one.k) for one in end.state.learners] == [6, 6]
         assert learning.programs.study._cache_size() == 1
         learning._copies, bursts, taken = copies, learning._bursts, []
