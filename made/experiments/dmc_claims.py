@@ -244,7 +244,7 @@ def against(table: Table, tasks: Sequence[str], others: Sequence[str], read: Cal
 
 
 def curiosity_fails(table: Table) -> Verdict:
-    """Claim 27: RND and ICM end below 100 on Cartpole, sparse, where MADE does not; RND at MADE's scale beside them."""
+    """Claim 27: RND and ICM end below 100 on Cartpole, sparse, where MADE does not; RND at the released MADE's scale beside them."""
     task = "cartpole_swingup_sparse"
     lack = lacking(table, [task], ("rnd", "icm", "rnd-at-made"))
     have = shared.methods(table, task) if task in shared.tasks(table) else []
