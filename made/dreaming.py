@@ -37,6 +37,11 @@ def _rnd(kind: type[ReleasedRND] = ReleasedRND) -> ReleasedRND:
     return kind(Fit(learning_rate=6e-4, clip=100.0))
 
 
+def _made() -> MADE:
+    """The deep reward over the cover of "rnd", as with RAD."""
+    return MADE.deep(WINDOW, cover=Normalised(_rnd()))
+
+
 def _released() -> MADE:
     vae = ReleasedVAE(WINDOW, fit=Fit(learning_rate=1e-3, clip=100.0, steps=4, batch=128), capacity=WINDOW)
     return made_released("none", cover=_rnd(OrthogonalRND), density=vae)
@@ -46,9 +51,10 @@ DREAMING: dict[str, Callable[[int], Bonus]] = {  # for batches of so many steps
     "none": lambda steps: NoBonus(),
     "rnd": lambda steps: Normalised(_rnd()),
     "re3": lambda steps: Normalised(RE3(embedding=50, k=50, capacity=steps, on="next_obs", released=True)),
-    "made": lambda steps: fed(MADE.deep(WINDOW, cover=Normalised(_rnd()))),  # the cover of "rnd", as with RAD
+    "made": lambda steps: fed(_made()),
     "made-released": lambda steps: fed(_released()),
     "rnd-at-made": lambda steps: fed(Levelled(_released())),
+    "cover-at-made": lambda steps: fed(Levelled(_made())),
 }
 
 
@@ -56,7 +62,8 @@ def dreaming_bonus(name: str, steps: int = 2500) -> Bonus:
     """A bonus for an agent that learns from batches of so many steps of a replay of sequences, T * B.
 
     RE3's neighbours are the batch itself, which it takes in whole before it pays. `made-released` divides by nothing,
-    as the authors' Dreamer does; its networks are those of their RAD. `rnd-at-made` pays its cover at its scale.
+    as the authors' Dreamer does; its networks are those of their RAD. `rnd-at-made` pays its cover at its
+    scale, and `cover-at-made` that of `made`.
 
     >>> dreaming_bonus("re3", 100).bonus.capacity
     100

@@ -271,6 +271,12 @@ AS_RELEASED = {
         "recent.density.density": "VAE",
     },
     "made-released": {"": "MADE", **_RELEASED},
+    "cover-at-made": {
+        "": "Levelled",
+        "bonus": "MADE",
+        "bonus.cover.bonus": "ReleasedRND",
+        "bonus.recent": "Standardised",
+    },
     "rnd-at-made": {"": "Levelled", "bonus": "MADE", **{f"bonus.{path}": x for path, x in _RELEASED.items()}},
 }
 

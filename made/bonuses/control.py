@@ -75,6 +75,7 @@ CONTROL_BONUSES: dict[str, Callable[[bool], Bonus]] = {  # with pixels or with v
     "made": _made,
     "made-released": _released,
     "rnd-at-made": lambda pixels: Levelled(_released(pixels)),
+    "cover-at-made": lambda pixels: Levelled(_made(pixels)),
 }
 
 

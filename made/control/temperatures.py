@@ -24,7 +24,8 @@ DREAMER = {
     "quadruped_run": 0.0005,
 }
 DREAMER_USUAL = {"made": 0.5, "re3": 0.1, "rnd": 0.1}
-SCALED_AS = {"made-released": "made", "rnd-at-made": "made"}  # bonuses that are paid at the scale of another
+# Bonuses that are paid at the scale of another.
+SCALED_AS = {"made-released": "made", "rnd-at-made": "made", "cover-at-made": "made"}
 
 
 def temperature(task: str, bonus: str) -> Schedule:

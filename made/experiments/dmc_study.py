@@ -40,12 +40,13 @@ PAPER_STEPS = 500_000
 PRINTED_RE3 = 0.05  # the paper's tau of RE3 on every task; its authors' scripts have 0.25 on pendulum_swingup
 LAST = 3  # evaluations that make up the return at the end
 
-METHODS = ("none", "icm", "rnd", "re3", "re3/printed", "made", "made-released", "rnd-at-made")
-TUNED = ("icm", "rnd", "re3", "made", "made-released", "rnd-at-made")  # whatever has a temperature
+METHODS = ("none", "icm", "rnd", "re3", "re3/printed", "made", "made-released", "rnd-at-made", "cover-at-made")
+TUNED = ("icm", "rnd", "re3", "made", "made-released", "rnd-at-made", "cover-at-made")  # whatever has a temperature
 CHOSEN = Path(__file__).with_name("dmc_chosen.json")  # what `dmc_search` chose, by scale, task and method
 COLUMNS = ("frames", "return", "eval_return", "bonus", "bonus_strength", "intrinsic_return", "entropy", "alpha")
 COLUMNS += ("critic_loss", "value", "factor/level", "factor/mean", "factor/log_std", "frames_per_second")
 LOOKS = {"none": "rad", "made-released": "made/as released", "rnd-at-made": "rnd/at the released MADE's scale"}
+LOOKS["cover-at-made"] = "rnd/at MADE's scale"
 
 
 class Budget(NamedTuple):
@@ -73,7 +74,7 @@ class Setting(NamedTuple):
     width: int = 0  # of the networks of a bonus; 0: the release's
 
 
-SMALL = ("none", "rnd", "re3", "made", "made-released", "rnd-at-made")
+SMALL = ("none", "rnd", "re3", "made", "made-released", "rnd-at-made", "cover-at-made")
 ON_A_GPU = ("none", "rnd", "re3", "re3/printed", "made", "made-released")
 FEWEST = ("none", "re3", "made")
 BUDGETS: dict[str, dict[str, Budget]] = {
