@@ -110,7 +110,7 @@ EXPERIMENT = Experiment(
         "Soft actor-critic on random crops (from states at scale small), batches of 512 from a replay of 100,000 steps "
         "(small: 128 of 15,000), one update an action, repeat 2 (quadruped 4). Temperatures are the paper's for each task; RE3 as its "
         "authors start it, and on Pendulum also at the paper's 0.05; `tuned/` is what `dmc_search` chose. Controls: the "
-        "released MADE, and RND paid at the scale of the released MADE. Scale gpu multiplies in bfloat16 and draws coarser shadows."
+        "released MADE, and the covers of both forms of MADE alone, paid as much as these would pay in all. Scale gpu multiplies in bfloat16 and draws coarser shadows."
     ),
     trials=trials,
     seeds=lambda scale: range(shared.SETTINGS[shared.named(scale)].seeds),
