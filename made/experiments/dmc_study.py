@@ -75,7 +75,7 @@ class Setting(NamedTuple):
 
 
 SMALL = ("none", "rnd", "re3", "made", "made-released", "rnd-at-made", "cover-at-made")
-ON_A_GPU = ("none", "rnd", "re3", "re3/printed", "made", "made-released")
+ON_A_GPU = ("none", "rnd", "re3", "re3/printed", "made", "made-released", "cover-at-made")
 FEWEST = ("none", "re3", "made")
 BUDGETS: dict[str, dict[str, Budget]] = {
     "smoke": {"pendulum_swingup": Budget(4_000, 4_000, 2_000, ("none",), ("rnd",), ("all",))},
