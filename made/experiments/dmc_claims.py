@@ -220,7 +220,7 @@ def clearly_above(table: Table) -> Verdict:
     for task in alike:
         margin = COMPARABLE * shared.PUBLISHED_RE3[task]
         verdicts += [within({name: x}, margin, "").holds for name, x in found.items() if name.startswith(task)]
-    said = "; ".join(f"{name} {x}" for name, x in found.items()) or "0 of 4 tasks"
+    said = _listed(found) or "0 of 4 tasks"
     told = f"return at the end less RE3's: {said}"
     return settle(table, together(verdicts), told, (*ahead, *alike), ("re3",), shared.PAPER_STEPS, alone=False)
 
@@ -250,7 +250,7 @@ def curiosity_fails(table: Table) -> Verdict:
     have = shared.methods(table, task) if task in shared.tasks(table) else []
     shown = [m for m in ("rnd", "icm", "rnd-at-made", *MADES) if m in have]
     ends = {m: interval(shared.final(table, f"{task}/{m}"), "mean", rng()) for m in shown}
-    said = "; ".join(f"{m} {x}" for m, x in ends.items()) or "0 of 5 methods"
+    said = _listed(ends) or "0 of 5 methods"
     told = f"return at the end, failed below {FAILED:.0f}: {said}"
     if lack:
         return judged(None, told, lack)
@@ -268,7 +268,7 @@ def largest_gain(table: Table) -> Verdict:
     for name, x in found.items():
         task = name.split(" ")[0]
         least[task] = min(least.get(task, x), x, key=lambda one: one.estimate)
-    said = "; ".join(f"{task} {x}" for task, x in least.items()) or f"0 of {len(shared.TASKS)} tasks"
+    said = _listed(least) or f"0 of {len(shared.TASKS)} tasks"
     gained = any(x.low > 0 and x.high >= GAIN for x in least.values())
     verdict = True if gained else False if all(x.high < GAIN for x in least.values()) else None
     told = f"over the best baseline at the end: {said}"
@@ -303,4 +303,4 @@ def _over_their_covers(table: Table, pair: tuple[str, str]) -> dict[str, Interva
 
 
 def _listed(found: dict[str, Interval]) -> str:
-    return "; ".join(f"{task} {x}" for task, x in found.items())
+    return "; ".join(f"{name} {x}" for name, x in found.items())

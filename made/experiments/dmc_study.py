@@ -45,8 +45,8 @@ TUNED = ("icm", "rnd", "re3", "made", "made-released", "rnd-at-made", "cover-at-
 CHOSEN = Path(__file__).with_name("dmc_chosen.json")  # what `dmc_search` chose, by scale, task and method
 COLUMNS = ("frames", "return", "eval_return", "bonus", "bonus_strength", "intrinsic_return", "entropy", "alpha")
 COLUMNS += ("critic_loss", "value", "factor/level", "factor/mean", "factor/log_std", "frames_per_second")
-LOOKS = {"none": "rad", "made-released": "made/as released", "rnd-at-made": "rnd/at the released MADE's scale"}
-LOOKS["cover-at-made"] = "rnd/at MADE's scale"
+LOOKS = {"none": "rad", "made-released": "made/as released"}
+LOOKS |= {"rnd-at-made": "rnd/at the released MADE's scale", "cover-at-made": "rnd/at MADE's scale"}
 
 
 class Budget(NamedTuple):

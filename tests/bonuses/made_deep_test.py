@@ -1,5 +1,6 @@
 """Deep MADE and the released one: claim 16 on a tiny problem, the authors' normaliser, the collapse of their VAE."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -145,6 +146,24 @@ def test_the_released_networks_start_orthogonal_all_but_the_target_of_the_plaine
         assert all(map(is_orthogonal, state.predictor.params.layers)) and len(state.predictor.params.layers) == 4
         assert all(is_orthogonal(layer) == (kind is OrthogonalRND) for layer in state.target.layers)
         assert not is_orthogonal(state.encoder.dense) and len(state.target.layers) == 2
+
+
+def test_no_pair_is_paid_infinity_by_the_released_vae():
+    """The logarithm of the posterior's variance stays within [-14, 4] and the loss of a pair ends at 160."""
+    density, batch = (
+        ReleasedVAE(80, capacity=80, latent=4, width=16),
+        step(np.zeros((3, 1), int), np.zeros((3, 1), int)),
+    )
+    state = density.init(jax.random.key(0), TABLE)
+    for bias, (low, high) in ((-1e3, (26.0, 27.0)), (10.0, (4 * 24.8, 159.9)), (1e3, (4 * 24.8, 159.9))):
+        # Four latents: each is charged (e^x - 1 - x) / 2, 6.5 nats at -14 and 24.8 at 4, and what its mean is.
+        wide = lambda net, bias=bias: eqx.tree_at(lambda n: n.log_variance.bias, net, jnp.full(4, bias))  # noqa: E731
+        found = -density.log_density(
+            state._replace(learned=state.learned._replace(params=wide(state.learned.params))), batch
+        )
+        assert ((found > low) & (found < high)).all(), (bias, found)
+    far = eqx.tree_at(lambda n: n.mean.bias, state.learned.params, jnp.full(4, 1e3))
+    assert np.allclose(density.log_density(state._replace(learned=state.learned._replace(params=far)), batch), -160.0)
 
 
 RELEASED_RND = ReleasedRND(Fit(2e-4, batch=16), width=8, hidden=8, features=4)
