@@ -510,6 +510,8 @@ def test_claim_36_holds_the_released_bonus_against_rnd_at_its_scale():
     assert dmc_claims.density_adds(made_up(on_all(made_released=10, rnd_at_made=20))).holds is True
     assert dmc_claims.density_adds(made_up(on_all(made_released=20, rnd_at_made=10))).holds is False
     assert dmc_claims.density_adds(made_up(on_all(made_released=20, rnd_at_made=20))).holds is None
+    both = dmc_claims.density_adds(made_up(on_all(made_released=10, rnd_at_made=20, made=20, cover_at_made=10)))
+    assert both.holds is True and "made less cover-at-made: pendulum_swingup -200" in both.observed, "told, not judged"
 
 
 def test_claim_28_wants_ten_thousand_near_the_best_and_the_best_to_differ():
