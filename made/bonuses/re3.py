@@ -97,14 +97,19 @@ class Nearest(NamedTuple):
     at: Int[Array, "b k"]
 
 
-def distances(ring: rings.Ring, queries: Float[Array, "b d"], k: int, block: int) -> Float[Array, " b"]:
+def distances(
+    ring: rings.Ring, queries: Float[Array, "b d"], k: int, block: int, whole: bool | None = None
+) -> Float[Array, " b"]:
     """The (k+1)-th smallest distance of each query to the points of a ring; 0 when it is empty.
 
     Block after block of points, so that memory grows with b * block and not with b * capacity. A product ranks the
     points, 2 x.p - p.p, which is fast but inexact near zero; the distances to those chosen are exact.
+    With `whole`, as on a GPU, blocks that are still empty are looked at too: where their number is not known beforehand
+    the host waits for the device at each of them, for about 0.5 of the 1.1 ms that RE3 adds to an update on an H200.
     """
     points: Array = ring.items
     n, block, held = points.shape[0], min(block, points.shape[0]), rings.size(ring)
+    whole = jax.default_backend() != "cpu" if whole is None else whole
 
     def look(i: Array, best: Nearest) -> Nearest:
         begin = i * block
@@ -121,7 +126,7 @@ def distances(ring: rings.Ring, queries: Float[Array, "b d"], k: int, block: int
         return Nearest(rank, jnp.take_along_axis(at, chosen, -1))
 
     none = Nearest(jnp.full((queries.shape[0], k + 1), -jnp.inf), jnp.zeros((queries.shape[0], k + 1), jnp.int32))
-    best = jax.lax.fori_loop(0, -(-held // block), look, none)
+    best = jax.lax.fori_loop(0, -(-(n if whole else held) // block), look, none)
     exact = jnp.sqrt(jnp.sum((points[best.at] - queries[:, None]) ** 2, -1))
     return jnp.max(jnp.where(jnp.isfinite(best.rank), exact, 0.0), -1)
 

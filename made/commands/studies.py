@@ -114,6 +114,37 @@ class Check:
 
 
 @dataclasses.dataclass
+class Choose:
+    """Take over what a search found: the experiment it was for then runs each method at its best setting."""
+
+    experiment: Name  # a search, such as dmc_search
+    scale: str | None = None  # the largest recorded scale unless given
+    set: Several = ()  # path=value, as the runs were made with; may be given several times
+    out: Path = Path("runs")  # the store of runs
+    replace: bool = False  # write over settings that were taken over before
+
+    def main(self) -> int:
+        from made import study
+        from made.experiments import chosen, experiments
+        from made.results.store import Store
+
+        searches = [name for name, one in experiments().items() if one.search is not None]
+        store = Store(self.out)
+        one = _recorded(self.experiment, self.scale, self.set, store)
+        if one.experiment.search is None:
+            raise ValueError(f"{self.experiment} is no search: give {' or '.join(searches)}.")
+        table, why = study.load(one, store)
+        if not table.labels():
+            raise ValueError(f"There is nothing to choose from in {self.out}: {why}.")
+        taken = chosen.take(one.experiment.search, table, one.scale, self.replace)
+        for task, of in taken.items():
+            print(f"{task}: {', '.join(f'{method} {setting}' for method, setting in of.items())}")
+        if lack := study.not_run(one, table):
+            print(f"made: chosen without {', '.join(lack)}, which was not run.", file=sys.stderr)
+        return 0
+
+
+@dataclasses.dataclass
 class Report:
     """Gather what is recorded into one page: every claim with its verdict, figures, curves, maps and films."""
 

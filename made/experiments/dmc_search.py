@@ -1,12 +1,10 @@
 """The search behind the tuned rows of Figure 8: every method at the same temperatures, on seeds of its own."""
 
-import json
-
 import numpy as np
 
 from made.experiments import dmc_study as shared
 from made.experiments.dmc import spread
-from made.experiments.spec import Drawing, Experiment
+from made.experiments.spec import Drawing, Experiment, Search
 from made.results import plot
 from made.results.store import Scale
 from made.results.table import Table
@@ -40,14 +38,6 @@ def choose(table: Table) -> dict[str, dict[str, float]]:
         of = best.setdefault(task, {})
         of[method] = max(of.get(method, (-np.inf, 0.0)), (float(shared.average(table, one).mean()), tau))
     return {task: {method: tau for method, (_, tau) in of.items()} for task, of in best.items()}
-
-
-def write_choice(table: Table, scale: Scale) -> None:
-    """Put the choice where `dmc` reads it; other scales and tasks in that file stay."""
-    kept = json.loads(shared.CHOSEN.read_text("utf-8")) if shared.CHOSEN.exists() else {}
-    name = shared.named(scale)
-    kept[name] = {**kept.get(name, {}), **choose(table)}
-    shared.CHOSEN.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 
 def draw(table: Table) -> list[Drawing]:
@@ -96,4 +86,5 @@ EXPERIMENT = Experiment(
     tables=tables,
     columns=shared.COLUMNS,
     in_demo=False,
+    search=Search(choose, lambda: shared.CHOSEN, shared.named),
 )

@@ -6,7 +6,6 @@ at the end of each row: episodes of 1000 steps by the mean action, ten of them a
 """
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from made.bonuses.rnd import RND
 from made.bonuses.vae import VAE
 from made.control.temperatures import TEMPERATURES, temperature
 from made.control_run import ControlRun, control_run
+from made.experiments.chosen import read
 from made.results.bootstrap import Times, time_to_threshold
 from made.results.store import Scale
 from made.results.table import Table
@@ -150,8 +150,7 @@ def sized(bonus: Any, capacity: int, width: int) -> Any:
 
 def chosen(task: str, scale: Scale) -> dict[str, float]:
     """The temperature that the search of this scale chose for each method; empty where there was none."""
-    found = json.loads(CHOSEN.read_text("utf-8")) if CHOSEN.exists() else {}
-    return found.get(named(scale), {}).get(task, {})
+    return read(CHOSEN).get(named(scale), {}).get(task, {})
 
 
 def evaluations(table: Table, label: str) -> tuple[np.ndarray, np.ndarray]:

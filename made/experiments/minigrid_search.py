@@ -1,11 +1,9 @@
 """The search behind Figure 7: every method at the same strengths and learning rates, on seeds of its own."""
 
-import json
-
 import numpy as np
 
 from made.experiments import minigrid_study as shared
-from made.experiments.spec import Drawing, Experiment
+from made.experiments.spec import Drawing, Experiment, Search
 from made.results import plot
 from made.results.store import Scale
 from made.results.table import Table
@@ -53,13 +51,6 @@ def choose(table: Table) -> dict[str, dict[str, dict[str, float]]]:
         task: {method: {"strength": x[2], "learning_rate": x[3]} for method, x in of.items()}
         for task, of in best.items()
     }
-
-
-def write_choice(table: Table, scale: Scale) -> None:
-    """Put the choice where `minigrid` reads it; other scales and tasks in that file stay."""
-    kept = json.loads(shared.CHOSEN.read_text("utf-8")) if shared.CHOSEN.exists() else {}
-    kept[scale.value] = {**kept.get(scale.value, {}), **choose(table)}
-    shared.CHOSEN.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 
 def draw(table: Table) -> list[Drawing]:
@@ -141,4 +132,5 @@ EXPERIMENT = Experiment(
     tables=tables,
     columns=("return", "length", "bonus", "bonus_strength", "entropy", "factor/log_std", "replayed"),
     in_demo=False,
+    search=Search(choose, lambda: shared.CHOSEN),
 )

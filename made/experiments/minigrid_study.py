@@ -6,7 +6,6 @@ matter more than the name of the bonus, so every method is tried at the same str
 best there on others (`minigrid`).
 """
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from made.bonuses.family import FAMILY, Family
 from made.bonuses.impact import IMPACT
 from made.bonuses.released import ReleasedRND, made_released
 from made.core import Bonus
+from made.experiments.chosen import read
 from made.grids import make_grid
 from made.results.bootstrap import Times, time_to_threshold
 from made.results.store import Scale
@@ -131,8 +131,7 @@ def run_of(task: str, method: str, scale: Scale, rows: int, *, strength: float, 
 
 def chosen(task: str, method: str, scale: Scale) -> dict[str, float]:
     """The strength and learning rate that the search of this scale chose; the default where there was none."""
-    found = json.loads(CHOSEN.read_text("utf-8")) if CHOSEN.exists() else {}
-    return found.get(scale.value, {}).get(task, {}).get(method, DEFAULT)
+    return read(CHOSEN).get(scale.value, {}).get(task, {}).get(method, DEFAULT)
 
 
 def frames(updates: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """What an experiment is: what is run, how it is judged and how it is drawn, in one place."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from made.results.store import Scale
@@ -36,6 +37,14 @@ class Drawing(NamedTuple):
     caption: str
 
 
+class Search(NamedTuple):
+    """What a search is for: a setting for each task and method, and the file from which other experiments read it."""
+
+    choose: Callable[[Table], dict[str, dict[str, Any]]]
+    file: Callable[[], Path]
+    scale: Callable[[Scale], str] = lambda scale: scale.value  # under which it stands there
+
+
 class Experiment(NamedTuple):
     """A study: its trials by label, its seeds, its claims and its figures."""
 
@@ -52,6 +61,7 @@ class Experiment(NamedTuple):
     in_demo: bool = True  # False where its networks would take the two minutes of the demo
     in_pieces: bool = False  # True: judged and drawn from what was run of it, and what was not is named
     shares: str = ""  # the experiment whose recorded runs it judges and draws, where it has none of its own
+    search: Search | None = None  # where it looks for settings that other experiments use: `made choose`
 
     @property
     def stored_as(self) -> str:

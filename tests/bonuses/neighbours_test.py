@@ -7,9 +7,10 @@ import pytest
 from bonuses.by_hand import discrete, embedded, episodes, inverse_loss, mlp, steps, stream, vector
 from contracts.settings import CONTROLLABLE, FIT, TINY, Drift, Lamp, collected, experience, quick, rnd, small_lock
 
+from made import rings
 from made.bonuses import E3B, NGU, RE3, Disagreement
 from made.bonuses.ngu import Kernel
-from made.bonuses.re3 import largest
+from made.bonuses.re3 import distances, largest
 
 
 def brute(points, queries, k):
@@ -36,6 +37,17 @@ def test_the_largest_are_found_by_blocks(n, k):
     rank = jnp.where(held, jax.random.permutation(jax.random.key(n), n).astype(float), -jnp.inf)
     found = np.asarray(rank[largest(rank, k)])
     assert np.array_equal(np.sort(found)[::-1], np.sort(rank)[::-1][:k])
+
+
+@pytest.mark.parametrize("held", [0, 2, 9, 20, 23])  # none, too few, one block and a part, all but the last, all
+def test_neighbours_are_the_same_where_empty_blocks_are_looked_at_too(held):
+    points, queries = (jax.random.normal(jax.random.key(i), (n, 4)) for i, n in enumerate((23, 5)))
+    ring = rings.Ring(points, jnp.int32(held))
+    searches = (quick(lambda ring, whole=whole: distances(ring, queries, 3, 8, whole)) for whole in (False, True))
+    some, every = (np.asarray(search(ring)) for search in searches)
+    assert np.array_equal(some, every)
+    expected = brute(np.asarray(points)[:held], np.asarray(queries), 3) if held else np.zeros(5)
+    assert np.allclose(every, expected, rtol=1e-5)
 
 
 def test_re3_with_few_or_no_neighbours():

@@ -7,6 +7,7 @@ import os
 import time
 import types
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from made.bonuses.replayed import window_of
 from made.control import rendering
 from made.control_run import ControlRun
 from made.describe import describe, run_id
-from made.experiments import dmc, dmc_buffer, dmc_claims, dmc_search, dmc_study
+from made.experiments import chosen, dmc, dmc_buffer, dmc_claims, dmc_search, dmc_study, minigrid_study
 from made.experiments.spec import Experiment
 from made.results.store import Job, Scale, Store
 from made.results.table import Record, Table
@@ -28,6 +29,7 @@ from made.trial import OutOfTime, groups
 
 TASKS = dmc_study.TASKS
 CLOCKED = ("frames_per_second",)
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 # Runs in pieces
@@ -335,12 +337,37 @@ def test_the_windows_reach_the_density_and_none_is_longer_than_the_replay():
 def test_the_search_takes_the_temperature_with_the_highest_return_and_keeps_other_scales(monkeypatch, tmp_path):
     monkeypatch.setattr(dmc_study, "CHOSEN", tmp_path / "chosen.json")
     curves = {"hopper_hop/rnd/tau=0.1": [1, 9], "hopper_hop/rnd/tau=1": [6, 6], "hopper_hop/made/tau=0.1": [2, 2]}
-    dmc_search.write_choice(made_up(curves), Scale.SMALL)
-    dmc_search.write_choice(made_up({"hopper_hop/made/tau=3": [1, 1]}), Scale.GPU)
-    assert json.loads((tmp_path / "chosen.json").read_text()) == {
-        "small": {"hopper_hop": {"rnd": 1.0, "made": 0.1}},
-        "gpu": {"hopper_hop": {"made": 3.0}},
+    search = dmc_search.EXPERIMENT.search
+    chosen.take(search, made_up(curves), Scale.SMALL)
+    chosen.take(search, made_up({"hopper_hop/made/tau=3": [1, 1]}), Scale.GPU)
+    small = {"hopper_hop": {"rnd": 1.0, "made": 0.1}}
+    assert json.loads((tmp_path / "chosen.json").read_text()) == {"small": small, "gpu": {"hopper_hop": {"made": 3.0}}}
+
+    other = made_up({"hopper_hop/rnd/tau=5": [1, 1], "pendulum_swingup/re3/tau=1": [1, 1]})
+    with pytest.raises(ValueError, match=r"hopper_hop/rnd 1\.0 in place of 5\.0.*--replace"):
+        chosen.take(search, other, Scale.SMALL)
+    assert chosen.read(dmc_study.CHOSEN)["small"] == small, "nothing was written"
+    chosen.take(search, other, Scale.DEMO, replace=True)  # has the budgets of small
+    assert chosen.read(dmc_study.CHOSEN)["small"] == {
+        "hopper_hop": {"rnd": 5.0, "made": 0.1},
+        "pendulum_swingup": {"re3": 1.0},
     }
+
+
+@pytest.mark.parametrize(("name", "folder"), [("dmc_search", "dmc"), ("minigrid_search", "minigrid")])
+def test_what_was_chosen_is_what_the_recorded_searches_choose(name, folder, monkeypatch, tmp_path, capsys):
+    module = {"dmc_search": dmc_study, "minigrid_search": minigrid_study}[name]
+    kept = chosen.read(module.CHOSEN)
+    monkeypatch.setattr(module, "CHOSEN", tmp_path / "chosen.json")
+    assert cli.main(["choose", name, "--out", str(RESULTS / folder)]) == 0
+    assert chosen.read(tmp_path / "chosen.json") == kept
+    assert "made" in capsys.readouterr().out
+
+
+def test_choosing_needs_a_search_and_runs(tmp_path, capsys):
+    for words, said in ((["lock"], "is no search"), (["dmc_search"], "nothing to choose from")):
+        assert cli.main(["choose", *words, "--out", str(tmp_path)]) == 2
+        assert said in capsys.readouterr().err
 
 
 # Verdicts
