@@ -51,6 +51,12 @@ class Space(NamedTuple):
         return f"{many or '1'} number{'s' * (many not in ('', '1'))}{kind}{within}"
 
 
+class Picture(Space):
+    """A space of bytes that are pixels, however few: a small one would pass for a grid of symbols."""
+
+    __slots__ = ()
+
+
 class Spec(NamedTuple):
     """All that an agent or a bonus may know of an environment before it acts."""
 

@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from made import moments, views
-from made.core import Space, Spec
+from made.core import Picture, Space, Spec
 
 SYMBOLS = (11, 6, 4)  # MiniGrid's objects, colours and states; a view of the full grid adds the agent's four directions
-LARGEST_GRID = 32  # bytes [w, h, channels] up to this size are a symbolic grid, larger ones are pixels
+LARGEST_GRID = 32  # bytes [w, h, channels] up to this size are a symbolic grid unless a `Picture`, larger ones pixels
 LEAST_SCALE = 0.02  # of a Gaussian: what is reproduced exactly must not become infinitely likely
 LARGEST = 1e6  # numbers are cut off here, standardised ones at `FAR`
 FAR = 10.0
@@ -144,7 +144,8 @@ def leaf_of(space: Space, symbols: tuple[int, ...] = SYMBOLS) -> Leaf:
         return Leaf(shape, "values", (space.n,))
     if jnp.dtype(space.dtype) == jnp.uint8:
         small = len(shape) == 3 and max(shape) <= LARGEST_GRID and shape[-1] == len(symbols)
-        return Leaf(shape, "values", tuple(symbols)) if small else Leaf(shape, "bytes")
+        symbolic = small and not isinstance(space, Picture)
+        return Leaf(shape, "values", tuple(symbols)) if symbolic else Leaf(shape, "bytes")
     if jnp.issubdtype(space.dtype, jnp.floating):
         return Leaf(shape, "numbers")
     raise ValueError(

@@ -18,7 +18,7 @@ from made.bonuses.hashed import HashedCounts
 from made.bonuses.re3 import RE3
 from made.bonuses.released_vae import FRAME, ReleasedVAE
 from made.bonuses.vae import VAE
-from made.core import Bonus, Density, Space, Spec, Transition
+from made.core import Bonus, Density, Picture, Space, Spec, Transition
 
 DRAWS = 512  # recent steps that a density is handed at each update
 
@@ -79,6 +79,10 @@ class Recent(Density):
     density: Density
     window: int = 10_000
 
+    def __check_init__(self):
+        if isinstance(self.window, int) and self.window < 1:
+            raise ValueError(f"A density of the last `window` steps takes a window of at least 1, got {self.window}.")
+
     def init(self, key, spec):
         return self.density.init(key, spec)
 
@@ -133,7 +137,8 @@ class LastFrame(Repaid):
                 f"LastFrame reads the last three channels of an image [h, w, c], but the observations are {spec.obs}: "
                 "leave it out."
             )
-        return self.bonus.init(key, spec._replace(obs=spec.obs._replace(shape=(*spec.obs.shape[:2], FRAME))))
+        last = Picture(*spec.obs._replace(shape=(*spec.obs.shape[:2], FRAME)))
+        return self.bonus.init(key, spec._replace(obs=last))
 
     def change(self, paid):
         return paid
