@@ -9,6 +9,7 @@ goes on from a checkpoint to the bit.
 """
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from jaxtyping import Int64, PyTree
 from made.control import rendering
 from made.control.snapshot import Arrays
 from made.control.worker import WorkerError, Workers
-from made.core import Metrics, Transition
+from made.core import Metrics, Spec, Transition
 from made.off_policy import LearnerState
 from made.replay import available
 from made.training import lanes, memory
@@ -77,9 +78,15 @@ def _programs(beside: "Beside") -> Programs:
     return Programs(plan.run, plan.seeds, beside.like(), beside.begin, beside.advance, beside.examine, beside.place)  # type: ignore
 
 
-def stays_on_host(run: ControlRun, size: int, seeds: int) -> bool:
+def beside_replay(run: ControlRun, spec: Spec) -> int:
+    """Bytes that a seed takes on the device without its replay: networks, optimisers, and what the bonus keeps."""
+    return memory.size_of(jax.eval_shape(functools.partial(run.learner(spec).start, on_host=True), jax.random.key(0)))
+
+
+def stays_on_host(run: ControlRun, size: int, seeds: int, rest: int = 0) -> bool:
     """Whether replays of that size a seed are kept on the host: said where nobody asked, refused if they fit nowhere.
 
+    `rest` is what a seed takes beside its replay, on the device wherever that is.
     `MADE_REPLAY=host` and `MADE_REPLAY=device` ask for one of the two. It is no setting of a run, which may go on in
     the other place.
     """
@@ -89,15 +96,15 @@ def stays_on_host(run: ControlRun, size: int, seeds: int) -> bool:
     if asked == "host" and dreams:
         raise ValueError("MADE_REPLAY=host is for rad and sac: Dreamer's replay of sequences is kept on the device.")
     if asked == "host":
-        demand_memory(run, size, seeds, on_host=True)
+        demand_memory(run, size, seeds, rest, on_host=True)
         return True
     try:
-        demand_memory(run, size, seeds)
+        demand_memory(run, size, seeds, rest)
     except ValueError:
-        if dreams or asked or _lacks(size, seeds, on_host=True):
+        if dreams or asked or _lacks(size, seeds, rest, on_host=True):
             raise
         why = "does not fit on the device and stays on the host"
-        if _lacks(size, seeds)[0][2] != _ON_DEVICE:
+        if _lacks(size, seeds, rest)[0][2] != _ON_DEVICE:
             why = "stays on the host, which has no room for the copies that a checkpoint makes of one on the device"
         print(f"made: the replay, {memory.in_words(size)} a seed, {why}.", file=sys.stderr, flush=True)
         return True
@@ -107,7 +114,7 @@ def stays_on_host(run: ControlRun, size: int, seeds: int) -> bool:
 _ON_DEVICE = "are needed on the device"
 
 
-def _lacks(size: int, seeds: int, on_host: bool = False) -> list[tuple[int, int, str]]:
+def _lacks(size: int, seeds: int, rest: int, on_host: bool = False) -> list[tuple[int, int, str]]:
     """(bytes needed, bytes free, where and what for) of the places that have too little room.
 
     A replay on the host is written to a checkpoint from where it is, and what is read from one is the replay.
@@ -116,24 +123,25 @@ def _lacks(size: int, seeds: int, on_host: bool = False) -> list[tuple[int, int,
     free = min(free, share) if free is not None and share is not None else free
     copies = 2 + (jax.default_backend() == "cpu")  # those of a checkpoint, and where device and host are one the first
     places = (
-        (seeds * size, available(), _ON_DEVICE),
-        (copies * seeds * size, free, "are needed on the host, for a checkpoint is a copy"),
+        (seeds * (size + rest), available(), _ON_DEVICE),
+        (copies * seeds * (size + rest), free, "are needed on the host, for a checkpoint is a copy"),
     )
     if on_host:
-        places = ((seeds * size, free, "are needed on the host"),)
+        places = ((seeds * size, free, "are needed on the host"), (seeds * rest, available(), _ON_DEVICE))
     return [(needed, free, where) for needed, free, where in places if free is not None and needed > free]
 
 
-def demand_memory(run: ControlRun, size: int, seeds: int, on_host: bool = False) -> None:
+def demand_memory(run: ControlRun, size: int, seeds: int, rest: int = 0, on_host: bool = False) -> None:
     """Refuse replays of that size a seed that do not fit on the device, or on the host while they are written.
 
-    With `on_host` they are kept there, and the device has no part in it.
+    With `on_host` they are kept there, and the device needs room for `rest` alone.
     """
+    more = f", and what learns beside it {memory.in_words(rest)}," if rest else ""
     size_of_pictures = "" if isinstance(run, DreamerRun) else " or a smaller --set task.size=..."
     path = f"replay{'.steps' * isinstance(run, DreamerRun)}.capacity"
-    for needed, free, where in _lacks(size, seeds, on_host):
+    for needed, free, where in _lacks(size, seeds, rest, on_host):
         raise ValueError(
-            f"A replay of {run.replay.capacity:,} steps takes {memory.in_words(size)} for each of {seeds} "
+            f"A replay of {run.replay.capacity:,} steps takes {memory.in_words(size)}{more} for each of {seeds} "
             f"seed{'s' * (seeds > 1)}; {memory.in_words(needed)} {where}, and {memory.in_words(free)} are free: "
             f"take fewer --seeds, a smaller --set {path}=...{size_of_pictures}."
         )
@@ -153,7 +161,7 @@ class Beside:
         try:
             spec = self.workers.spec
             if on_host is None:
-                on_host = stays_on_host(run, run.replay.size_of(spec), len(plan.seeds))
+                on_host = stays_on_host(run, run.replay.size_of(spec), len(plan.seeds), beside_replay(run, spec))
             self.learning = Learning(run, spec, plan.seeds, on_host=on_host)
         except BaseException:
             self.close()

@@ -22,7 +22,7 @@ from made.control import rendering
 from made.control.simulation import Simulation
 from made.control.temperatures import TEMPERATURES as TASKS
 from made.control.temperatures import temperature
-from made.training import checkpoint, control_run, controlled, devices, folder, session, turns
+from made.training import checkpoint, control_run, controlled, devices, folder, memory, session, turns
 from made.training.command import Train
 from made.training.control_learning import Learning
 from made.training.plan import Plan
@@ -273,6 +273,22 @@ def test_a_replay_that_does_not_fit_is_refused_with_its_size(monkeypatch):
         monkeypatch.setattr(controlled, "available", free)
         with pytest.raises(ValueError, match=rf"64 steps takes 1.5 GiB for each of 2 seeds; {words}.* 2.0 GiB"):
             controlled.demand_memory(asked, 3 * 2**29, 2)  # type: ignore[arg-type]
+
+
+def test_what_learns_beside_the_replay_is_counted_too(monkeypatch):
+    run = control_run.build("pendulum_swingup", "rad", "made", False, 0.1, None, ("replay.capacity=1000",))
+    spec = run.task.spec(actions=1)
+    rest = controlled.beside_replay(run, spec)
+    state = jax.eval_shape(run.learner(spec).start, jax.random.key(0))
+    assert rest == memory.size_of(state) - memory.size_of(state.replay) > 2**28  # features, networks, Adam's moments
+    seen = []
+    monkeypatch.setattr(controlled, "available", lambda on_host=False: 2**50 if on_host else seen[0])
+    for seen[:], keeps in (([3 * (2**30 + rest)], False), ([3 * (2**30 + rest) - 1], True), ([3 * rest], True)):
+        assert controlled.stays_on_host(run, 2**30, 3, rest) == keeps
+    seen[:] = [3 * rest - 1]
+    said = f"1.0 GiB, and what learns beside it {memory.in_words(rest)}, for each of 3 seeds; "
+    with pytest.raises(ValueError, match=f"{re.escape(said)}.* device"):
+        controlled.stays_on_host(run, 2**30, 3, rest)
 
 
 def test_the_command_counts_steps_of_the_environment_and_takes_the_papers_temperatures():

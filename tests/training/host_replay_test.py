@@ -18,6 +18,7 @@ from made import replay, trees
 from made.agents.rad import sac
 from made.bonuses import RE3, NoBonus, Sum
 from made.bonuses.replayed import LastFrame, fed
+from made.control import Control
 from made.core import Space, Spec, Transition
 from made.off_policy import Learner
 from made.replay import Replay
@@ -175,7 +176,8 @@ def room(monkeypatch, device: int, host: int) -> None:
 
 
 def test_a_run_whose_replay_fits_on_the_host_alone_says_so_and_begins(monkeypatch, capsys):
-    room(monkeypatch, 100, 2**50)
+    rest = controlled.beside_replay(asking("sac").run, Control("pendulum_swingup", pixels=False).spec(1, 3))
+    room(monkeypatch, len(asking("sac").seeds) * rest, 2**50)
     with controlled.prepared(asking("sac")) as programs:
         assert beside(programs).learning.on_host
         state: Any = programs.place(programs.begin())
