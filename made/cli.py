@@ -7,7 +7,8 @@ import os
 import re
 import sys
 import traceback
-from typing import Annotated, Union
+import warnings
+from typing import Annotated, Any, Union
 
 import tyro
 
@@ -83,6 +84,16 @@ FAILED = (
 FULL = "The disk is full: what was stored before is whole, and with more room the same command goes on."
 
 
+def _warned(message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """A warning to the user as a line of the command, without its place in the code; others as they are."""
+    if not issubclass(category, UserWarning):
+        return _PLAINLY(message, category, *where)
+    print(f"made: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+
+
+_PLAINLY = warnings.showwarning
+
+
 def main(words: list[str] | None = None) -> int:
     """Entry point of the command line."""
     words = sys.argv[1:] if words is None else words
@@ -94,7 +105,8 @@ def main(words: list[str] | None = None) -> int:
         if words != spelled_out(words):
             print(f"made: with no options this is: made {' '.join(spelled_out(words))}", file=sys.stderr)
         use_compilation_cache()
-        with saving.room(lambda: FULL):
+        with saving.room(lambda: FULL), warnings.catch_warnings():
+            warnings.showwarning = _warned
             return command.main()
     except ValueError as error:
         print(f"made: {' '.join(str(error).split())}", file=sys.stderr)

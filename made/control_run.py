@@ -10,7 +10,7 @@ import jax
 from made.agents.dreamer import Dreamer
 from made.agents.dreamer_leaves import SIDE
 from made.agents.rad import RAD, sac
-from made.bonuses.control import control_bonus
+from made.bonuses.control import MEMORY, control_bonus
 from made.bonuses.re3 import RE3
 from made.control import Control, make_control, rendering
 from made.control.temperatures import dreamer_temperature, temperature
@@ -188,7 +188,8 @@ def fitted(run: ControlRun) -> ControlRun:
         )
     if run.replay.streams != 1:
         raise ValueError(f"Each seed has one environment: replay.streams must be 1, got {run.replay.streams}.")
-    return dataclasses.replace(run, replay=dataclasses.replace(run.replay, stack=task.stack if task.pixels else 1))
+    replay = dataclasses.replace(run.replay, stack=task.stack if task.pixels else 1)
+    return dataclasses.replace(run, replay=replay, bonus=_among_the_replay(run))
 
 
 def fitted_dreamer(run: DreamerRun) -> DreamerRun:
@@ -221,15 +222,31 @@ def fitted_dreamer(run: DreamerRun) -> DreamerRun:
 
 def _among_the_batch(run: DreamerRun) -> Bonus:
     """The bonus of a run, wherever RE3 stands in it with room for one batch."""
-    n, is_re3 = run.batch * run.replay.length, lambda x: isinstance(x, RE3)
-    for path, part in jax.tree_util.tree_leaves_with_path(run.bonus, is_leaf=is_re3):
-        if isinstance(part, RE3) and part.k >= n:
-            batch = part.k // run.replay.length + 1
+    length, n = run.replay.length, run.batch * run.replay.length
+
+    def told(k: int) -> str:
+        held = f"batch={run.batch} windows of replay.length={length}, {n} in all"
+        return f"a batch, and k={k} needs more of them than {held}: add --set batch={k // length + 1}"
+
+    return _with_room(run.bonus, n, told)
+
+
+def _among_the_replay(run: ControlRun) -> Bonus:
+    """The bonus of a run, wherever RE3 stands in it with room for the whole replay, unless it was given another."""
+    n, path = run.replay.capacity, "replay.capacity"
+
+    def told(k: int) -> str:
+        return f"the replay, and k={k} needs more of them than {path}={n}: add --set {path}={k + 1}"
+
+    return _with_room(run.bonus, n, told, given=lambda part: part.capacity != MEMORY)
+
+
+def _with_room(bonus: Bonus, n: int, told: Callable[[int], str], given: Callable = lambda part: False) -> Bonus:
+    """A bonus whose RE3, wherever it stands, remembers n steps or what it was given; refused where k is not below n."""
+    is_re3 = lambda x: isinstance(x, RE3)  # noqa: E731
+    for path, part in jax.tree_util.tree_leaves_with_path(bonus, is_leaf=is_re3):
+        if is_re3(part) and part.k >= n:
             fewer = f", or --set bonus{jax.tree_util.keystr(path)}.k={n - 1} or less" * (n > 1)
-            raise ValueError(
-                f"RE3 looks for its k-th neighbour among the steps of a batch, and k={part.k} needs more of them than "
-                f"batch={run.batch} windows of replay.length={run.replay.length}, {n} in all: add --set "
-                f"batch={batch} or more{fewer}."
-            )
-    resize = lambda x: dataclasses.replace(x, capacity=n) if isinstance(x, RE3) else x  # noqa: E731
-    return jax.tree.map(resize, run.bonus, is_leaf=is_re3)
+            raise ValueError(f"RE3 looks for its k-th neighbour among the steps of {told(part.k)} or more{fewer}.")
+    resize = lambda x: dataclasses.replace(x, capacity=n) if is_re3(x) and not given(x) else x  # noqa: E731
+    return jax.tree.map(resize, bonus, is_leaf=is_re3)

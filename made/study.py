@@ -60,7 +60,7 @@ def run(
     with meter(sum(group.work for group in work), "iterations", names) as progress:
         done = list(sweep(work, store, progress.add, until=time.monotonic() + 60 * minutes))
     made = sum(len(outcome.made) for outcome in done)
-    print(f"{made} runs made, {progress.total:,} iterations at {progress.speed()}, compiling included.")
+    print(f"{made} runs made, {progress.done:,} iterations at {progress.speed()}, compiling included.")
     if others := [str(owner) for outcome in done for owner in outcome.elsewhere.values()]:
         print(f"{len(others)} runs are being made by another sweep, {', '.join(sorted(set(others)))}.")
     if left := missing - made - len(others) - sum(len(outcome.had) for outcome in done):

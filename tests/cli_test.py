@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import jax
@@ -219,6 +220,20 @@ def test_a_reader_who_has_enough_is_no_error(words):
     ended = subprocess.run([sys.executable, "-m", "made", *words], stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_warning_is_one_line_without_a_place_in_the_code(monkeypatch, capsys):
+    def warned(self):
+        warnings.simplefilter("always")
+        warnings.warn("One file\nis damaged.", stacklevel=1)
+        return 0
+
+    monkeypatch.setattr(cli.Doctor, "main", warned)
+    assert call(capsys, "doctor") == (0, "", "made: One file is damaged.\n")
+
+
+def test_an_experiment_without_claims_prints_no_table(capsys, tmp_path):
+    assert call(capsys, "check", "dmc_search", "--scale", "smoke", "--out", str(tmp_path)) == (0, "", "")
 
 
 def test_an_error_of_the_device_is_shown_whole_and_told_in_one_line(monkeypatch, capsys):

@@ -19,6 +19,8 @@ from made.core import Bonus
 from made.describe import suggest
 from made.learning import Fit
 
+MEMORY = 100_000  # steps among which RE3 looks for neighbours: the release's replay
+
 
 class LevelledState(NamedTuple):
     """MADE's own state, and what it pays for each unit of its cover, over the latest batch."""
@@ -71,7 +73,7 @@ CONTROL_BONUSES: dict[str, Callable[[bool], Bonus]] = {  # with pixels or with v
     "none": lambda pixels: NoBonus(),
     "rnd": lambda pixels: Normalised(_rnd(pixels)),
     "icm": lambda pixels: ICM(fit=Fit(learning_rate=2e-4)),
-    "re3": lambda pixels: Normalised(RE3(embedding=50, capacity=100_000, released=True)),
+    "re3": lambda pixels: Normalised(RE3(embedding=50, capacity=MEMORY, released=True)),
     "made": _made,
     "made-released": _released,
     "rnd-at-made": lambda pixels: Levelled(_released(pixels)),

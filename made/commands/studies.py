@@ -208,6 +208,8 @@ def _tell(judged) -> None:
 
     from made.reporting.section import SAID, kind_of
 
+    if not judged:
+        return
     table = Table("claim", "verdict", "observed", box=None, pad_edge=False)
     for row in judged:
         symbol, words = SAID[kind_of(row._asdict())]

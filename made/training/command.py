@@ -53,8 +53,7 @@ class Train:
         count = 1 if self.devices is None else self.devices
         if _source(plan.run) is session:  # others say by themselves that they take one
             devices.demand(count)
-        _say(f"compiling for {self.seeds} seed{'s' * (self.seeds > 1)} ...")
-        programs = _source(plan.run).prepare(plan, count)
+        programs = self._prepared(plan, count)
         with folder.claimed(out):
             held = folder.held(out, plan.configuration)
             stand = session.stand_of(plan, programs, out)
@@ -64,6 +63,18 @@ class Train:
                 _say(f"{out} holds this run, finished; a larger --steps goes on with it.")
             self._finish(plan, stand, out)
         return 0
+
+    def _prepared(self, plan, count: int):
+        """Its programs. What the host steps is compiled later, so that a run that is refused is refused in one line."""
+        from made.training import session
+
+        source, said = _source(plan.run), f"compiling for {self.seeds} seed{'s' * (self.seeds > 1)} ..."
+        if source is session:
+            _say(said)
+        programs = source.prepare(plan, count)
+        if source is not session:
+            _say(said)
+        return programs
 
     def _with_others(self, out: Path) -> int:
         """The same run over several processes, of which the first alone touches the folder."""

@@ -41,7 +41,13 @@ def build(
             "--gated and --strength are for rollouts of grids and tables: leave them out on control tasks."
         )
     run = control_run(env, agent, bonus, None if tau is None else Constant(tau))
-    return fitted(settled(run, settings))
+    run = settled(run, settings)
+    stack = run.task.stack if run.task.pixels else 1
+    if any(one.startswith("replay.stack=") for one in settings) and getattr(run.replay, "stack", stack) != stack:
+        raise ValueError(
+            f"replay.stack={run.replay.stack} for a task that stacks {stack}: set task.stack, which the replay follows."
+        )
+    return fitted(run)
 
 
 def _demand_agent(env: str, agent: str) -> None:

@@ -149,7 +149,9 @@ def test_a_device_that_fails_again_before_a_checkpoint_is_given_up(whole, tmp_pa
 def test_a_piece_whose_time_is_up_stops_with_a_checkpoint_and_the_next_goes_on(whole, tmp_path, capsys):
     store = Store(tmp_path / "runs")
     assert study.run([SMOKE], store, minutes=1e-3) == 0
-    assert "The time is up and 2 runs are not finished" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "The time is up and 2 runs are not finished" in said
+    assert "0 runs made, 40 iterations" in said
     (folder,) = (store.root / ".unfinished" / "dmc").iterdir()
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["000000020.safetensors"]
     assert study.run([SMOKE], store, only=["*/none"]) == 1, "the other label is not asked for"

@@ -241,6 +241,15 @@ REFUSED = {
     "a crop": (["--env", "hopper_hop", "--agent", "rad", "--set", "task.size=50"], "crops of 84 .*layout.crop=42"),
     "pixels for sac": (["--env", "hopper_hop", "--agent", "sac", "--set", "task.pixels=true"], "reads state and task"),
     "streams": (["--env", "hopper_hop", "--agent", "sac", "--set", "replay.streams=2"], "replay.streams must be 1"),
+    "a stack": (["--env", "hopper_hop", "--agent", "rad", "--set", "replay.stack=2"], "set task.stack, which"),
+    "few neighbours": (
+        ["--env", "hopper_hop", "--agent", "sac", "--bonus", "re3", "--set", "replay.capacity=3"],
+        r"k=3 needs more of them than replay.capacity=3.*=4 or more, or --set bonus\.bonus\.bonus\.k=2 or less",
+    ),
+    "a window": (
+        ["--env", "hopper_hop", "--agent", "sac", "--set", "bonus.recent.density.window=0"],
+        "a window of at least 1, got 0",
+    ),
     "a batch": (["--env", "hopper_hop", "--agent", "sac", "--set", "batch=0"], "batch of at least 1, got 0"),
     "a bonus": (["--env", "hopper_hop", "--agent", "sac", "--bonus", "mad"], "no bonus 'mad' for control.*'made'"),
     "a gate": (["--env", "hopper_hop", "--agent", "sac", "--gated"], "--gated and --strength are for"),
@@ -252,7 +261,7 @@ REFUSED = {
 def test_what_does_not_fit_is_told_in_a_sentence(case, capsys, tmp_path):
     words, sentence = REFUSED[case]
     assert cli.main(["train", *words, "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
+    (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("made: ")
     assert re.search(sentence, said), said
 
@@ -263,7 +272,7 @@ def test_pictures_that_cannot_be_drawn_are_told_before_anything_is_started(monke
 
     monkeypatch.setattr(rendering, "choose", none)
     assert cli.main(["train", "--env", "hopper_hop", "--agent", "rad", "--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "made: No picture can be drawn here."
+    assert capsys.readouterr().err == "made: No picture can be drawn here.\n"
 
 
 def test_a_replay_that_does_not_fit_is_refused_with_its_size(monkeypatch):
@@ -300,6 +309,11 @@ def test_the_command_counts_steps_of_the_environment_and_takes_the_papers_temper
     assert float(run.tau(1)) == pytest.approx(0.001)
     given = Train(env="walker_run_sparse", agent="sac", bonus="re3", tau=0.3, set=("replay.capacity=7",)).plan()
     assert float(given.run.tau(1000)) == pytest.approx(0.3) and given.run.replay.stack == 1
+    for capacity in (7, 200_000):  # RE3's neighbours are the whole replay, unless its own memory was given
+        words = {"env": "walker_run_sparse", "agent": "rad", "bonus": "re3", "set": (f"replay.capacity={capacity}",)}
+        assert Train(**words).plan().configuration["bonus"]["bonus"]["bonus"]["bonus"]["capacity"] == capacity
+    asked = Train(**words | {"set": (*words["set"], "bonus.bonus.bonus.bonus.capacity=50")}).plan()
+    assert asked.configuration["bonus"]["bonus"]["bonus"]["bonus"]["capacity"] == 50
     assert given.configuration["replay"]["capacity"] == 7 and given.configuration["task"]["pixels"] is False
     assert json.loads(json.dumps(given.configuration)) == given.configuration
 
