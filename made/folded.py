@@ -33,14 +33,36 @@ def plain(images: Shaped[Array, "b h w c"], weights: Weights, biases: Biases, dt
 
 def folded(images: Shaped[Array, "b h w c"], weights: Weights, biases: Biases, dtype: Any) -> Float[Array, "b i j o"]:
     """The same numbers, up to rounding, from blocks."""
+    height, width = (side_after(n) for n in images.shape[1:3])
+    return jax.vmap(lambda x: to_pixels(x, 2))(in_blocks(images, weights, biases, dtype))[:, :height, :width]
+
+
+def side_after(n: int) -> int:
+    """Pixels a side that are left of n after all layers."""
+    return (n - KERNEL) // 2 + 1 - (KERNEL - 1) * (len(STRIDES) - 1)
+
+
+def in_blocks(
+    images: Shaped[Array, "b h w c"], weights: Weights, biases: Biases, dtype: Any
+) -> Float[Array, "b i j n"]:
+    """The same, the pixels of each block as channels; those beyond the edge are of no use to anybody."""
     sides = [(n - KERNEL) // 2 + 1 for n in images.shape[1:3]]  # after the first layer, in pixels
     room = [4 * (-(-n // 2) + 1) for n in sides]  # a block after it is of 4 x 4 pixels before it, and reads one beyond
     more = [(0, n - m) for n, m in zip(room, images.shape[1:3], strict=True)]
     x = jax.vmap(lambda image: to_cells(image, 4))(jnp.pad(images, ((0, 0), *more, (0, 0)))).astype(dtype)
     for weight, bias, stride in zip(weights, biases, STRIDES, strict=True):
         x = relu(_convolved(x, for_blocks(weight, stride), dtype) + jnp.tile(bias, 4).astype(dtype))
-    height, width = (n - (KERNEL - 1) * (len(STRIDES) - 1) for n in sides)
-    return jax.vmap(lambda blocks: to_pixels(blocks, 2))(x)[:, :height, :width]
+    return x
+
+
+def reads_blocks(weight: Float[Array, "n o"], height: int, width: int) -> Float[Array, "m o"]:
+    """The weights of a dense layer on pixels, for one on blocks: in their order, and zeros for those beyond the edge.
+
+    So the pixels need not be put in order and cut for each image; the weights are few.
+    """
+    whole = weight.reshape(height, width, -1, weight.shape[-1])
+    even = jnp.pad(whole, ((0, height % 2), (0, width % 2), (0, 0), (0, 0)))
+    return even.reshape(even.shape[0] // 2, 2, -1, 2, *even.shape[2:]).swapaxes(1, 2).reshape(-1, weight.shape[-1])
 
 
 def for_blocks(weight: Float[Array, "k k i o"], stride: int) -> Float[Array, "2 2 m n"]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt8
 
 from made.core import Space, Spec
-from made.folded import KERNEL, STRIDES, folded, plain
+from made.folded import KERNEL, STRIDES, in_blocks, plain, reads_blocks, side_after
 from made.nets import orthonormal
 
 LOG_STD = (-10.0, 2.0)
@@ -98,6 +98,8 @@ class MLP(eqx.Module):
 class Convolutions(eqx.Module):
     """Convolutions 3x3 with strides 2, 1, 1, 1 and a relu after each, flattened; bytes in, as shares of 255.
 
+    On a GPU they come out block by block, for a `Trunk` to read.
+
     The 255 divides the first weights in place of the pixels: bytes are exact in bfloat16, their shares are not.
     """
 
@@ -115,24 +117,37 @@ class Convolutions(eqx.Module):
         self.biases = tuple(jnp.zeros(layout.channels) for _ in STRIDES)
 
     def __call__(self, images: UInt8[Array, "b h w c"], dtype: Any) -> Float[Array, "b n"]:
-        convolved = plain if jax.default_backend() == "cpu" else folded
+        convolved = in_blocks if by_blocks() else plain
         x = convolved(images, (self.weights[0] / 255, *self.weights[1:]), self.biases, dtype)
         return x.reshape(x.shape[0], -1)
 
 
+def by_blocks() -> bool:
+    """Whether features are those of blocks of four pixels, as a GPU is fast at, or pixel by pixel."""
+    return jax.default_backend() != "cpu"
+
+
 class Trunk(eqx.Module):
-    """What an actor or a critic makes of the convolutions for itself: a dense layer, layer norm, tanh."""
+    """What an actor or a critic makes of the convolutions for itself: a dense layer, layer norm, tanh.
+
+    Its weights are those of pixels on any device, so that a state may go from one to another.
+    """
 
     dense: Dense
     scale: Float[Array, " features"]
     shift: Float[Array, " features"]
+    side: int = eqx.field(static=True)  # of what it reads, in pixels
 
-    def __init__(self, inputs: int, features: int, *, key: Key[Array, ""]):
-        self.dense = Dense(inputs, features, key=key)
-        self.scale, self.shift = jnp.ones(features), jnp.zeros(features)
+    def __init__(self, layout: Layout, *, key: Key[Array, ""]):
+        self.side = side_after(layout.crop)
+        self.dense = Dense(self.side**2 * layout.channels, layout.features, key=key)
+        self.scale, self.shift = jnp.ones(layout.features), jnp.zeros(layout.features)
 
     def __call__(self, x: Float[Array, "b n"], dtype: Any) -> Float[Array, "b features"]:
-        x = self.dense(x, dtype)
+        dense = self.dense
+        if by_blocks():
+            dense = eqx.tree_at(lambda layer: layer.weight, dense, reads_blocks(dense.weight, self.side, self.side))
+        x = dense(x, dtype)
         x = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
         return jnp.tanh(self.scale * x + self.shift)
 
@@ -182,9 +197,7 @@ def networks(layout: Layout, spec: Spec, key: Key[Array, ""]) -> tuple[Critic, A
     convolutions, trunks, inputs = None, (None, None), math.prod(obs.shape)
     if layout.encoder == "pixels":
         convolutions = Convolutions(obs.shape[-1], layout, key=k_conv)
-        blank = jax.ShapeDtypeStruct((1, layout.crop, layout.crop, obs.shape[-1]), jnp.uint8)
-        flat = jax.eval_shape(lambda x: convolutions(x, jnp.float32), blank).shape[-1]
-        trunks, inputs = tuple(Trunk(flat, layout.features, key=k) for k in (k_critic, k_actor)), layout.features
+        trunks, inputs = tuple(Trunk(layout, key=k) for k in (k_critic, k_actor)), layout.features
     first, second = (MLP(inputs + actions, layout, 1, key=k) for k in k_heads[:2])
     return Critic(convolutions, trunks[0], (first, second)), Actor(
         trunks[1], MLP(inputs, layout, 2 * actions, key=k_heads[2])

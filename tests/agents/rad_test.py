@@ -285,6 +285,25 @@ def test_weights_start_orthogonal_and_biases_at_zero():
     assert [x.weight.shape for x in released[1].head.layers] == [(50, 1024), (1024, 1024), (1024, 4)]
 
 
+@pytest.mark.parametrize(("crop", "pixels"), [(19, 9), (21, 16)])  # blocks that hang over the edge; none that do
+def test_on_a_gpu_features_are_blocks_and_all_that_is_made_of_them_is_the_same(crop, pixels, monkeypatch):
+    spec, found = PIXELS._replace(obs=Space((21, 21, 6), jnp.uint8)), {}
+    batch, agent = batch_of(spec), RAD(Layout(**SMALL | {"crop": crop, "channels": 2}))
+    obs, key = batch.obs[:, :crop, :crop], jax.random.key(0)
+
+    def slopes(critic, actor):
+        of_actor = jax.value_and_grad(agent.actor_loss, has_aux=True)(actor, critic, obs, jnp.zeros(()), key)
+        return jax.value_and_grad(agent.critic_loss, has_aux=True)(critic, obs, batch.action, batch.reward), of_actor
+
+    for backend in ("cpu", "gpu"):
+        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+        nets = quick(lambda key: networks(agent.layout, spec, key))(key)
+        found[backend] = nets[0].see(obs, jnp.float32).shape[-1], nets, quick(lambda nets: slopes(*nets))(nets)
+    assert (found["cpu"][0], found["gpu"][0]) == (2 * pixels, 2 * 16)
+    for one, other in zip(*(jax.tree.leaves(found[name][1:]) for name in found), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
 HALF = RAD(Layout(precision="bfloat16", **SMALL), learning_rate=1e-2, alpha_rate=1e-2)
 
 
