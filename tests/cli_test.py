@@ -232,8 +232,9 @@ def test_a_warning_is_one_line_without_a_place_in_the_code(monkeypatch, capsys):
     assert call(capsys, "doctor") == (0, "", "made: One file is damaged.\n")
 
 
-def test_an_experiment_without_claims_prints_no_table(capsys, tmp_path):
-    assert call(capsys, "check", "dmc_search", "--scale", "smoke", "--out", str(tmp_path)) == (0, "", "")
+def test_an_experiment_without_claims_says_so_and_prints_no_table(capsys, tmp_path):
+    said = call(capsys, "check", "dmc_search", "--scale", "smoke", "--out", str(tmp_path))
+    assert said == (0, "dmc_search judges no claim of the paper.\n", "")
 
 
 def test_an_error_of_the_device_is_shown_whole_and_told_in_one_line(monkeypatch, capsys):

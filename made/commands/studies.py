@@ -109,6 +109,8 @@ class Check:
         else:
             _tell(judged)
             _tell_lack(chosen, store)
+            if not judged:
+                print(f"{', '.join(names)} judges no claim of the paper.")
         _warn(store)
         return int(self.strict and any(row.holds is False for row in judged))
 

@@ -43,7 +43,7 @@ def build(
     run = control_run(env, agent, bonus, None if tau is None else Constant(tau))
     run = settled(run, settings)
     stack = run.task.stack if run.task.pixels else 1
-    if any(one.startswith("replay.stack=") for one in settings) and getattr(run.replay, "stack", stack) != stack:
+    if any(one.startswith("replay.stack=") for one in settings) and run.replay.stack != stack:
         raise ValueError(
             f"replay.stack={run.replay.stack} for a task that stacks {stack}: set task.stack, which the replay follows."
         )
