@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 
 from made.results import parcel
 from made.results.store import Store
@@ -17,6 +18,8 @@ from made.sweeping.cache import use_compilation_cache
 from made.sweeping.task import Answer, Done, Task, group_of, seal, task_of, to_text
 
 LONGEST = 300  # characters of a reason
+INTERRUPTS = 3  # of a task whose driver is gone
+PATIENCE = 5.0  # seconds that an interrupted task has to give back what it claimed
 
 
 def work(task: Task) -> Answer:
@@ -75,22 +78,29 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs behind it does not have one
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
-        waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
-        busy = threading.Event()
-        threading.Thread(target=_listen, args=(waiting, busy), daemon=True).start()
+        waiting: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=_listen, args=(sys.stdin, waiting), daemon=True).start()
         while line := waiting.get():
-            busy.set()
             print(answer(line)[0], file=out, flush=True)
-            busy.clear()
+            waiting.task_done()
 
 
-def _listen(waiting: "queue.SimpleQueue[str]", busy: threading.Event) -> None:
-    """Hand on what is asked, until nobody asks any more: a driver that is gone in the middle of a task ends it too."""
-    for line in sys.stdin:
+def _listen(asked: Iterable[str], waiting: "queue.Queue[str]") -> None:
+    """Hand on what is asked, until nobody asks any more: a driver that is gone in the middle of a task ends it too.
+
+    It is interrupted as Ctrl-C does, so that its claims and its part of a GPU are free again. Once may not be
+    enough: what is raised within a callback of the garbage collector, and JAX has one, is dropped by Python.
+    Whatever does not end by that is ended as a kill does, after which its claims count for nothing.
+    """
+    for line in asked:
         waiting.put(line)
+    for _ in range(INTERRUPTS):
+        if waiting.unfinished_tasks:
+            _thread.interrupt_main()
+            time.sleep(PATIENCE)
+    if waiting.unfinished_tasks:
+        os._exit(130)
     waiting.put("")
-    if busy.is_set():
-        _thread.interrupt_main()  # as Ctrl-C does: else it would train on, with its claims and its part of a GPU
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import fnmatch
 import hashlib
 import importlib.util
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from made.experiments import experiment
 from made.results.claims import claimed
 from made.results.store import Scale, Store
 from made.sweep import fitting, plan, run_group
-from made.sweeping import pool
+from made.sweeping import pool, worker
 from made.sweeping.command import Sweep
 from made.sweeping.task import Lost, tasks, to_text
 from made.training import memory
@@ -224,6 +225,26 @@ def test_a_worker_whose_driver_is_gone_ends_in_the_middle_of_its_task(tmp_path):
         finally:
             process.kill()
     assert not list(tmp_path.rglob("metrics.csv"))
+
+
+@pytest.mark.parametrize(("heard", "ended"), [(1, False), (3, False), (4, True)])
+def test_an_interrupt_that_is_lost_is_sent_again(heard, ended, monkeypatch):
+    """Python drops what is raised within a callback of the garbage collector, and a worker would train on for ever."""
+    waiting: queue.Queue[str] = queue.Queue()
+    sent, exits = [], []
+
+    def interrupt() -> None:
+        sent.append(len(sent))
+        if len(sent) == heard:
+            waiting.get_nowait()
+            waiting.task_done()
+
+    monkeypatch.setattr("_thread.interrupt_main", interrupt)
+    monkeypatch.setattr(os, "_exit", exits.append)
+    monkeypatch.setattr(worker, "PATIENCE", 0.01)
+    worker._listen(["a task\n"], waiting)
+    assert len(sent) == min(heard, worker.INTERRUPTS), "until the task has ended"
+    assert exits == ([130] if ended else []), "and what does not hear is ended"
 
 
 @pytest.mark.parametrize(
