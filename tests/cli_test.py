@@ -78,6 +78,7 @@ def test_check_prints_every_claim_in_a_stable_form(capsys, recorded):
 def test_check_of_one_experiment_and_its_strict_form(capsys, recorded):
     code, out, _ = call(capsys, "check", "objective", "--strict", "--out", str(recorded / "runs"))
     assert code == 0 and "5 claims: 5 hold." in out
+    assert "38 claims: 5 hold, 33 not recorded." in call(capsys, "check", "--out", str(recorded / "runs"))[1]
 
 
 def test_figure_and_report_draw_what_is_recorded(capsys, recorded):

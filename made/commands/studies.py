@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -208,7 +209,7 @@ def _tell(judged) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from made.reporting.section import SAID, kind_of
+    from made.reporting.section import SAID, SEVERAL, kind_of
 
     if not judged:
         return
@@ -219,9 +220,8 @@ def _tell(judged) -> None:
         table.add_row(Text(f"{row.claim} {row.name}"), Text(f"{symbol} {words}"), Text(seen))
     console = Console()
     console.print(table, soft_wrap=False)
-    kinds = {("holds", "hold"): True, ("does not hold", "do not hold"): False, ("cannot be told",) * 2: None}
-    counts = {words: sum(row.holds is kind for row in judged) for words, kind in kinds.items()}
-    told = ", ".join(f"{n} {words[n > 1]}" for words, n in counts.items() if n)
+    counts = Counter(kind_of(row._asdict()) for row in judged)
+    told = ", ".join(f"{n} {(SEVERAL[kind] if n > 1 else SAID[kind][1])}" for kind in SEVERAL if (n := counts[kind]))
     console.print(f"{len(judged)} claim{'s' * (len(judged) != 1)}: {told}.")
 
 

@@ -13,6 +13,7 @@ KINDS = {"made": "the compiled grids", "gym": "the minigrid package", "envpool":
 LIBRARIES = {"gym": "minigrid", "envpool": "envpool"}
 MODES = {"sampled": True, "greedy": False}  # whether actions are drawn, as in training
 SAME, DIFFERS = "same within the interval", "differs"
+NOTHING = "nothing to compare: no episode was paid in either"
 
 
 @dataclasses.dataclass
@@ -94,7 +95,8 @@ def compared(home, away) -> dict[str, Any]:
         ends["difference"] = stratified_interval([other, one], gap, rng)
         found[name] = {who: [round(float(x), 4) for x in end[:3]] for who, end in ends.items()}
     _, low, high = found["return"]["difference"]
-    return {**found, "verdict": SAME if low <= 0 <= high else DIFFERS}
+    paid = any(x["return"].any() for x in each)
+    return {**found, "verdict": (SAME if low <= 0 <= high else DIFFERS) if paid else NOTHING}
 
 
 def as_text(record: dict[str, Any]) -> str:
