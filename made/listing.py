@@ -10,7 +10,7 @@ SCALES = {
     "smoke": "seconds: does it run at all",
     "demo": "two minutes on two cores: small, cut to fit",
     "small": "minutes on two cores",
-    "gpu": "pieces of ten minutes on one accelerator",
+    "gpu": "minutes to hours on one accelerator, in pieces that go on",
     "paper": "the paper's budget",
 }
 

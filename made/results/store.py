@@ -50,7 +50,7 @@ class Scale(StrEnum):
     SMOKE = "smoke"  # seconds: does it run at all
     DEMO = "demo"  # two minutes on two cores: `small`, cut to fit
     SMALL = "small"  # minutes on two cores
-    GPU = "gpu"  # pieces of ten minutes on one accelerator
+    GPU = "gpu"  # minutes to hours on one accelerator, in pieces that go on
     PAPER = "paper"  # the paper's budget
 
     @classmethod

@@ -1,7 +1,11 @@
 """Environments in processes: the same bits as in this one, whole episodes, going on from what was saved, and deaths."""
 
 import os
+import re
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,3 +173,11 @@ def test_a_process_that_is_killed_is_named_and_the_others_end(others):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
     others.close()
+
+
+def test_the_script_of_the_page_on_control_runs_as_printed(drawn, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "control.md").read_text("utf-8")
+    (script,) = (text for text in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "Workers(" in text)
+    path = tmp_path / "script.py"
+    path.write_text(script + "        print(step.frame.shape)\n", "utf-8")
+    assert subprocess.check_output([sys.executable, path], text=True, timeout=120).strip() == "(4, 100, 100, 3)"
