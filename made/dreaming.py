@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int, Key, PyTree
 from made import trees
 from made.agents.uniform import Uniform
 from made.bonuses.combine import Normalised
-from made.bonuses.control import Levelled
+from made.bonuses.control import DividedAsReleased, Levelled
 from made.bonuses.count import NoBonus
 from made.bonuses.made import MADE
 from made.bonuses.re3 import RE3
@@ -47,10 +47,15 @@ def _released() -> MADE:
     return made_released("none", cover=_rnd(OrthogonalRND), density=vae)
 
 
+def _re3(steps: int) -> RE3:
+    return RE3(embedding=50, k=50, capacity=steps, on="next_obs", released=True)
+
+
 DREAMING: dict[str, Callable[[int], Bonus]] = {  # for batches of so many steps
     "none": lambda steps: NoBonus(),
     "rnd": lambda steps: Normalised(_rnd()),
-    "re3": lambda steps: Normalised(RE3(embedding=50, k=50, capacity=steps, on="next_obs", released=True)),
+    "re3": lambda steps: Normalised(_re3(steps)),
+    "re3-released": lambda steps: DividedAsReleased(_re3(steps)),
     "made": lambda steps: fed(_made()),
     "made-released": lambda steps: fed(_released()),
     "rnd-at-made": lambda steps: fed(Levelled(_released())),
@@ -63,7 +68,7 @@ def dreaming_bonus(name: str, steps: int = 2500) -> Bonus:
 
     RE3's neighbours are the batch itself, which it takes in whole before it pays. `made-released` divides by nothing,
     as the authors' Dreamer does; its networks are those of their RAD. `rnd-at-made` pays its cover at its
-    scale, and `cover-at-made` that of `made`.
+    scale, and `cover-at-made` that of `made`. `re3-released` has the deviation of RE3's release.
 
     >>> dreaming_bonus("re3", 100).bonus.capacity
     100

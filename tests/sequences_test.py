@@ -261,6 +261,7 @@ AS_RELEASED = {
         "bonus.log": False,
         "bonus.released": True,
     },
+    "re3-released": {"": "DividedAsReleased", "bonus": "RE3", "bonus.k": 50, "bonus.capacity": 2500},
     "made": {
         "": "MADE",
         "cover": "Normalised",

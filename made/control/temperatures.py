@@ -25,7 +25,7 @@ DREAMER = {
 }
 DREAMER_USUAL = {"made": 0.5, "re3": 0.1, "rnd": 0.1}
 # Bonuses that are paid at the scale of another.
-SCALED_AS = {"made-released": "made", "rnd-at-made": "made", "cover-at-made": "made"}
+SCALED_AS = {"made-released": "made", "rnd-at-made": "made", "cover-at-made": "made", "re3-released": "re3"}
 
 
 def temperature(task: str, bonus: str) -> Schedule:

@@ -40,12 +40,13 @@ PAPER_STEPS = 500_000
 PRINTED_RE3 = 0.05  # the paper's tau of RE3 on every task; its authors' scripts have 0.25 on pendulum_swingup
 LAST = 3  # evaluations that make up the return at the end
 
-METHODS = ("none", "icm", "rnd", "re3", "re3/printed", "made", "made-released", "rnd-at-made", "cover-at-made")
+METHODS = ("none", "icm", "rnd", "re3", "re3/printed", "re3-released", "made", "made-released", "rnd-at-made")
+METHODS += ("cover-at-made",)
 TUNED = ("icm", "rnd", "re3", "made", "made-released", "rnd-at-made", "cover-at-made")  # whatever has a temperature
 CHOSEN = Path(__file__).with_name("dmc_chosen.json")  # what `dmc_search` chose, by scale, task and method
 COLUMNS = ("frames", "return", "eval_return", "bonus", "bonus_strength", "intrinsic_return", "entropy", "alpha")
 COLUMNS += ("critic_loss", "value", "factor/level", "factor/mean", "factor/log_std", "frames_per_second")
-LOOKS = {"none": "rad", "made-released": "made/as released"}
+LOOKS = {"none": "rad", "made-released": "made/as released", "re3-released": "re3/as released"}
 LOOKS |= {"rnd-at-made": "rnd/at the released MADE's scale", "cover-at-made": "rnd/at MADE's scale"}
 
 
@@ -74,8 +75,8 @@ class Setting(NamedTuple):
     width: int = 0  # of the networks of a bonus; 0: the release's
 
 
-SMALL = ("none", "rnd", "re3", "made", "made-released", "rnd-at-made", "cover-at-made")
-ON_A_GPU = ("none", "rnd", "re3", "re3/printed", "made", "made-released", "cover-at-made")
+SMALL = ("none", "rnd", "re3", "re3-released", "made", "made-released", "rnd-at-made", "cover-at-made")
+ON_A_GPU = ("none", "rnd", "re3", "re3/printed", "re3-released", "made", "made-released", "cover-at-made")
 FEWEST = ("none", "re3", "made")
 BUDGETS: dict[str, dict[str, Budget]] = {
     "smoke": {"pendulum_swingup": Budget(4_000, 4_000, 2_000, ("none",), ("rnd",), ("all",))},

@@ -12,7 +12,7 @@ from made import rings, trees
 from made.agents.rad import RAD
 from made.agents.rad_nets import Layout
 from made.bonuses import MADE, RE3, VAE, Flat, HashedCounts, Normalised, Standardised, Sum
-from made.bonuses.control import CONTROL_BONUSES, Levelled, control_bonus
+from made.bonuses.control import CONTROL_BONUSES, DividedAsReleased, Levelled, control_bonus
 from made.bonuses.re3 import distances
 from made.bonuses.replayed import DRAWS, Fresh, FreshDensity, LastFrame, Recent, Replayed, fed, window_of
 from made.core import Agent, Density, Space, Spec, Transition
@@ -243,6 +243,26 @@ def test_the_control_pays_the_cover_as_much_as_made_would_pay_in_all():
     assert wanted.mean() > 1.3 * first.mean() * np.exp(0.5 * first).mean()
     assert np.isclose(told["factor/level"], wanted.mean() / first.mean(), rtol=1e-5)
     assert np.isclose(state.made.recent, batch.reward.sum(), rtol=1e-5), "the density learns on"
+
+
+def test_re3_as_released_is_divided_by_a_deviation_that_falls_with_its_updates():
+    """sqrt(variance + 1/n) after n updates: what varies little is paid little at first."""
+    batch, key = steps(20), jax.random.key(0)
+    first = 3 + 0.02 * np.random.default_rng(0).normal(size=(20, 1))
+    batch = batch._replace(next_obs=first[..., None] * np.ones(3))
+    bonus = DividedAsReleased(First())
+    state, update, told = bonus.init(key, STATE), quick(bonus.update), {}
+    for n in range(1, 201):
+        state, told = update(state, batch, key)
+        if n in (50, 200):
+            wanted = np.sqrt(first.var(ddof=1) + 1 / n - 1 / n**2)
+            assert np.isclose(told["bonus_deviation"], wanted, rtol=1e-2)
+            assert np.allclose(bonus.reward(state, batch), first / told["bonus_deviation"], rtol=1e-5)
+    assert told["bonus_deviation"] > 3 * first.std(), "still inflated"
+    for pixels in (False, True):
+        ours, theirs = control_bonus("re3", pixels), control_bonus("re3-released", pixels)
+        ours, theirs = (x.bonus if pixels else x for x in (ours, theirs))  # type: ignore[attr-defined]
+        assert theirs.bonus == ours.bonus and type(theirs) is DividedAsReleased  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("n", "held", "block"), [(23, 23, 5), (23, 17, 8), (23, 3, 23), (16, 16, 4), (23, 0, 5)])

@@ -98,7 +98,8 @@ def test_many_images_are_encoded_some_at_a_time():
 def test_a_learner_settles_what_can_be_kept():
     made = beside(control_bonus("made", pixels=True), 70)
     assert isinstance(made, LastFrame) and made.bonus.cover.bonus.steps == 70  # type: ignore[attr-defined]
-    re3 = beside(control_bonus("re3", pixels=True), 70).bonus.bonus  # type: ignore[attr-defined]
-    assert isinstance(re3, StoredRE3) and re3.bonus.capacity == 70
+    for name in ("re3", "re3-released"):
+        re3 = beside(control_bonus(name, pixels=True), 70).bonus.bonus  # type: ignore[attr-defined]
+        assert isinstance(re3, StoredRE3) and re3.bonus.capacity == 70
     assert isinstance(beside(fed(Normalised(RE3(capacity=60))), 70).bonus, Fresh)  # type: ignore[attr-defined]
     assert beside(control_bonus("rnd", pixels=False), 70) == control_bonus("rnd", pixels=False)
