@@ -15,6 +15,7 @@ import pytest
 from made import cli, doctor
 from made.bench import BENCHES, Measure, as_text
 from made.bench import run as run_bench
+from made.commands import studies
 
 
 def call(capsys, *words: str) -> tuple[int, str, str]:
@@ -79,6 +80,14 @@ def test_check_of_one_experiment_and_its_strict_form(capsys, recorded):
     code, out, _ = call(capsys, "check", "objective", "--strict", "--out", str(recorded / "runs"))
     assert code == 0 and "5 claims: 5 hold." in out
     assert "38 claims: 5 hold, 33 not recorded." in call(capsys, "check", "--out", str(recorded / "runs"))[1]
+
+
+def test_the_reason_why_numbers_tell_nothing_is_not_cut():
+    told, reason = "1.5 [1.2, 1.9]; " * 60, " Cannot be told: not run: hopper_hop"
+    short = studies._shortened(told + reason)
+    assert len(short) == 320 and short.startswith("1.5 [1.2") and short.endswith("..." + reason)
+    assert studies._shortened("1.5") == "1.5" and len(studies._shortened(told)) == 320
+    assert len(studies._shortened(told + reason * 20)) == 320
 
 
 def test_figure_and_report_draw_what_is_recorded(capsys, recorded):

@@ -216,13 +216,22 @@ def _tell(judged) -> None:
     table = Table("claim", "verdict", "observed", box=None, pad_edge=False)
     for row in judged:
         symbol, words = SAID[kind_of(row._asdict())]
-        seen = row.observed if len(row.observed) <= 320 else row.observed[:317] + "..."
+        seen = _shortened(row.observed)
         table.add_row(Text(f"{row.claim} {row.name}"), Text(f"{symbol} {words}"), Text(seen))
     console = Console()
     console.print(table, soft_wrap=False)
     counts = Counter(kind_of(row._asdict()) for row in judged)
     told = ", ".join(f"{n} {(SEVERAL[kind] if n > 1 else SAID[kind][1])}" for kind in SEVERAL if (n := counts[kind]))
     console.print(f"{len(judged)} claim{'s' * (len(judged) != 1)}: {told}.")
+
+
+def _shortened(observed: str, most: int = 320) -> str:
+    """As much as a table of the terminal bears: numbers are cut before the reason why they tell nothing."""
+    if len(observed) <= most:
+        return observed
+    numbers, why, reason = observed.partition(" Cannot be told: ")
+    room = max(most - len(why + reason), most // 3) if why else most
+    return (numbers[: room - 3] + "..." + why + reason)[:most]
 
 
 def _warn(store) -> None:

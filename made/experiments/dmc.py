@@ -53,6 +53,11 @@ def _figure(table: Table, labels: list[str], name: str, text: str) -> Drawing:
         panel(ax, task, first=plot.leftmost(ax))
     plot.legend(fig)
     seeds = [len(table.seeds(one)) for one in labels]
+    if len(set(seeds)) > 1:
+        for ax, task in zip(axes, names, strict=True):
+            ax.set_title(
+                f"{task}, {plot.several([n for n, one in zip(seeds, labels, strict=True) if one.startswith(task)])}"
+            )
     return Drawing(name, fig, plot.caption(fig, text, seeds=seeds, statistic="mean"))
 
 

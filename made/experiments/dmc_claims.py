@@ -29,7 +29,7 @@ COMPARABLE = 0.1  # of the published return
 
 
 class Gain(NamedTuple):
-    """Steps of a method over MADE's, mean over tasks, with its interval.
+    """Steps of a method over MADE's, mean over tasks, with its interval: NaN where a task has one seed.
 
     Where seeds of the method failed it is a lower bound, where seeds of MADE did an upper one, and where both did neither.
     """
@@ -43,7 +43,8 @@ class Gain(NamedTuple):
 
     def __str__(self) -> str:
         kinds = {(True, False): "at least ", (False, True): "at most ", (True, True): "with failures of both "}
-        ends = f"[{self.low:.2f}, {self.high:.2f}]"
+        alone = np.isnan(self.low)
+        ends = "[one seed on a task, no interval]" if alone else f"[{self.low:.2f}, {self.high:.2f}]"
         kind = kinds.get((self.failed, self.made_failed), "")
         return f"{kind}{self.estimate:.2f} {ends} on {self.tasks} task{'s' * (self.tasks > 1)}"
 
@@ -62,17 +63,20 @@ def lacking(
         said += [f"{task} lacks {', '.join(lack)}"] if lack else []
         if (tried := shared.budget(table, task)) < steps:
             said.append(f"{task} was tried for {tried:,} of {steps:,} steps")
-    return "; ".join([*said, *([f"{seeds} of {fewest} seeds"] if seeds < fewest else [])])
+    return "; ".join([*said, *([f"{seeds} of {fewest} seeds"] if 0 < seeds < fewest else [])])
 
 
 def in_common(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> int:
-    """The fewest seeds that the methods compared on a task share; where no task is asked for or run, that a label has."""
+    """The fewest seeds that the methods compared on a task share, 0 where none was run.
+
+    Where no task is asked for: that a label has.
+    """
     each = []
     for task in tasks:
         names = [m for m in (*methods, better_made(table, task)) if m in shared.methods(table, task)]
         if names:
             each.append(len(set.intersection(*(set(table.seeds(f"{task}/{m}")) for m in names))))
-    return min(each) if each else min(len(table.seeds(label)) for label in table.labels())
+    return min(each, default=0) if tasks else min(len(table.seeds(label)) for label in table.labels())
 
 
 def ready(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> list[str]:
@@ -84,9 +88,9 @@ def ready(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> list[st
     return [task for task, have in begun.items() if set(methods) <= set(have) and set(have) & set(MADES)] or list(begun)
 
 
-def judged(verdict: bool | None, observed: str, lack: str) -> Verdict:
+def judged(verdict: bool | None, observed: str, lack: str, seeds: int | None = None) -> Verdict:
     """The verdict where all that it needs was run."""
-    return Verdict(None if lack else verdict, f"{observed}. Cannot be told: {lack}" if lack else observed)
+    return Verdict(None if lack else verdict, f"{observed}. Cannot be told: {lack}" if lack else observed, seeds)
 
 
 def settle(
@@ -100,7 +104,7 @@ def settle(
 ) -> Verdict:
     """The verdict on several tasks. `alone` is the one that a single task is enough for: then others may be missing."""
     needed = ready(table, tasks, methods) if verdict is not None and verdict == alone else tasks
-    return judged(verdict, told, lacking(table, needed, methods, steps))
+    return judged(verdict, told, lacking(table, needed, methods, steps), in_common(table, needed, methods))
 
 
 def better_made(table: Table, task: str, tuned: bool = False) -> str | None:
@@ -123,7 +127,7 @@ def gain_over(table: Table, method: str, tuned: bool = False) -> Gain | None:
             continue
         times = [one.times.astype(float) for one in pair]
         over = [x[draw.integers(0, len(x), (2000, len(x)))].mean(axis=1) for x in times]
-        drawn.append(over[0] / over[1])
+        drawn.append(over[0] / over[1] if min(map(len, times)) > 1 else np.full(2000, np.nan))
         means.append(times[0].mean() / times[1].mean())
         failed = [before or bool(one.censored.any()) for before, one in zip(failed, pair, strict=True)]
     if not means:
@@ -150,12 +154,12 @@ def faster(table: Table) -> Verdict:
         said.append("each at its own tuned temperature: " + ", ".join(f"{m} {x}" for m, x in tuned.items() if x))
     drq = ", ".join(f"{task} {x}" for task, x in PUBLISHED_DRQ.items())
     told = f"steps over MADE's: {'; '.join(said)}. CURL and DrQ were not run; DrQ's published returns at 500K: {drq}"
-    lack = lacking(table, shared.TASKS, tuple(GAINS))
+    lack, seeds = (ask(table, shared.TASKS, tuple(GAINS)) for ask in (lacking, in_common))
     gains = [(gain, GAINS[m]) for m, gain in found.items() if gain is not None]
     if any(gain.high < printed and not gain.failed for gain, printed in gains):
-        return judged(False, told, lack)
+        return judged(False, told, lack, seeds)
     fine = all(gain.low > 1 and gain.high >= printed and not gain.made_failed for gain, printed in gains)
-    return judged(True if fine and len(gains) == len(GAINS) else None, told, lack)
+    return judged(True if fine and len(gains) == len(GAINS) else None, told, lack, seeds)
 
 
 def pendulum(table: Table) -> Verdict:
@@ -163,12 +167,13 @@ def pendulum(table: Table) -> Verdict:
 
     Three seeds are enough here: their intervals reach from the least to the largest, so that all of them must agree.
     """
-    task = "pendulum_swingup"
-    lack = lacking(table, [task], ("re3", "re3/printed"), fewest=IF_ALL_AGREE)
+    task, both = "pendulum_swingup", ("re3", "re3/printed")
+    lack, seeds = lacking(table, [task], both, fewest=IF_ALL_AGREE), in_common(table, [task], both)
     best = better_made(table, task)
     re3 = [m for m in ("re3/printed", "re3") if m in shared.methods(table, task)]
     if best is None or not re3:
-        return judged(None, f"0 of 2 numbers: MADE at 30K steps, and the steps of RE3 to {ABOUT_800:.0f}", lack)
+        told = f"0 of 2 numbers: MADE at 30K steps, and the steps of RE3 to {ABOUT_800:.0f}"
+        return judged(None, told, lack, seeds)
     steps, curves = shared.evaluations(table, f"{task}/{best}")
     early = interval(curves[:, max(0, np.searchsorted(steps, 30_000, "right") - 1)], "mean", rng())
     said, took = [f"{best} {early} at 30K steps"], {}
@@ -178,9 +183,11 @@ def pendulum(table: Table) -> Verdict:
         said.append(f"{method} at {ABOUT_800:.0f}: {times.say(rng())}")
     slow, half = took[re3[0]], RE3_STEPS / 2
     if early.high < ABOUT_800 or slow.high < half:
-        return judged(False, "; ".join(said), lack)
-    late = slow.low >= half and (np.isfinite(slow.low) or shared.budget(table, task) >= RE3_STEPS)
-    return judged(True if early.low >= ABOUT_800 and late else None, "; ".join(said), lack)
+        return judged(False, "; ".join(said), lack, seeds)
+    tried = shared.budget(table, task)
+    if tried < RE3_STEPS and not np.isfinite(slow.high):
+        lack = "; ".join(filter(None, (lack, f"RE3 was tried for {tried:,} of {RE3_STEPS:,} steps")))
+    return judged(True if early.low >= ABOUT_800 and slow.low >= half else None, "; ".join(said), lack, seeds)
 
 
 def quadruped(table: Table) -> Verdict:
@@ -188,12 +195,13 @@ def quadruped(table: Table) -> Verdict:
     task = "quadruped_run"
     lack, best = lacking(table, [task], ("re3",), shared.PAPER_STEPS), better_made(table, task)
     if best is None or "re3" not in shared.methods(table, task):
-        return judged(None, "0 of 1 tasks", lack)
+        return judged(None, "0 of 1 tasks", lack, in_common(table, [task], ("re3",)))
     gap = difference(table, task, (best, "re3"))
     grown = difference(table, task, (best, "re3"), lambda *run: shared.final(*run) - shared.final(*run, before=0.2))
     told = f"{best} less re3 at the end: {gap}; more than a fifth of the run before that: {grown}"
     holds = gap.low > 0 and gap.high >= GAP and grown.low > 0
-    return judged(False if gap.high < GAP or grown.high < 0 else True if holds else None, told, lack)
+    verdict = False if gap.high < GAP or grown.high < 0 else True if holds else None
+    return judged(verdict, told, lack, in_common(table, [task], ("re3",)))
 
 
 def baselines(table: Table) -> tuple[str, ...]:
@@ -246,18 +254,18 @@ def against(table: Table, tasks: Sequence[str], others: Sequence[str], read: Cal
 def curiosity_fails(table: Table) -> Verdict:
     """Claim 27: RND and ICM end below 100 on Cartpole, sparse, where MADE does not; RND at the released MADE's scale beside them."""
     task = "cartpole_swingup_sparse"
-    lack = lacking(table, [task], ("rnd", "icm", "rnd-at-made"))
+    lack, seeds = (ask(table, [task], ("rnd", "icm", "rnd-at-made")) for ask in (lacking, in_common))
     have = shared.methods(table, task) if task in shared.tasks(table) else []
     shown = [m for m in ("rnd", "icm", "rnd-at-made", *MADES) if m in have]
     ends = {m: interval(shared.final(table, f"{task}/{m}"), "mean", rng()) for m in shown}
     said = _listed(ends) or "0 of 5 methods"
     told = f"return at the end, failed below {FAILED:.0f}: {said}"
     if lack:
-        return judged(None, told, lack)
+        return judged(None, told, lack, seeds)
     if any(ends[m].low > FAILED for m in ("rnd", "icm")):
-        return judged(False, told, lack)
+        return judged(False, told, lack, seeds)
     learnt = max(ends[m].low for m in MADES if m in ends) > FAILED or shared.budget(table, task) >= shared.PAPER_STEPS
-    return judged(True if learnt and all(ends[m].high < FAILED for m in ("rnd", "icm")) else None, told, lack)
+    return judged(True if learnt and all(ends[m].high < FAILED for m in ("rnd", "icm")) else None, told, lack, seeds)
 
 
 def largest_gain(table: Table) -> Verdict:
@@ -280,7 +288,7 @@ def consistent(table: Table) -> Verdict:
     tasks = ready(table, shared.tasks(table), baselines(table))
     found = against(table, tasks, baselines(table), shared.average)
     verdict = above(found, "return over the whole run") if found else Verdict(None, f"0 of {len(shared.TASKS)} tasks")
-    return settle(table, *verdict, shared.TASKS, baselines(table), alone=False)
+    return settle(table, *verdict[:2], shared.TASKS, baselines(table), alone=False)
 
 
 def density_adds(table: Table) -> Verdict:
@@ -294,7 +302,7 @@ def density_adds(table: Table) -> Verdict:
     verdict = above(judged_by, what[0]) if judged_by else Verdict(None, f"0 of {len(shared.TASKS)} tasks")
     if beside:
         verdict = verdict._replace(observed=f"{verdict.observed}. {what[1]}: {_listed(beside)}")
-    return settle(table, *verdict, shared.TASKS, pairs[0], alone=False)
+    return settle(table, *verdict[:2], shared.TASKS, pairs[0], alone=False)
 
 
 def _over_their_covers(table: Table, pair: tuple[str, str]) -> dict[str, Interval]:
@@ -303,4 +311,6 @@ def _over_their_covers(table: Table, pair: tuple[str, str]) -> dict[str, Interva
 
 
 def _listed(found: dict[str, Interval]) -> str:
-    return "; ".join(f"{name} {x}" for name, x in found.items())
+    """Each by its name; of few seeds how many: an interval of two is from the one to the other."""
+    few = lambda n: f" ({n} seeds)" * (1 < n < FEWEST_SEEDS)  # noqa: E731
+    return "; ".join(f"{name} {x}{few(x.n)}" for name, x in found.items())

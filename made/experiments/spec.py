@@ -17,6 +17,7 @@ class Verdict(NamedTuple):
 
     holds: bool | None
     observed: str
+    seeds: int | None = None  # that it rests on, where not all labels have as many; 0 where nothing of it was run
 
 
 class Claim(NamedTuple):
@@ -84,13 +85,12 @@ class Judged(NamedTuple):
 
 def judge(experiment: Experiment, table: Table, scale: Scale, command: str) -> list[Judged]:
     """Every claim of an experiment against what was recorded."""
-    seeds = max((len(table.seeds(label)) for label in table.labels()), default=0)
+    most = max((len(table.seeds(label)) for label in table.labels()), default=0)
     rows = []
     for claim in experiment.claims:
-        verdict = claim.check(table) if seeds else Verdict(None, "nothing recorded yet")
-        rows.append(
-            Judged(claim.number, claim.name, claim.where, verdict.holds, verdict.observed, scale.value, seeds, command)
-        )
+        holds, observed, seeds = claim.check(table) if most else Verdict(None, "nothing recorded yet")
+        seeds = most if seeds is None else seeds
+        rows.append(Judged(claim.number, claim.name, claim.where, holds, observed, scale.value, seeds, command))
     return rows
 
 

@@ -290,16 +290,25 @@ def caption(
     """
     parts = [text.strip()]
     if seeds is not None:
-        counts = sorted({seeds} if isinstance(seeds, int) else set(seeds))
-        number = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+        counts = [seeds] if isinstance(seeds, int) else seeds
         what = {"iqm": "Interquartile mean"}.get(statistic, statistic.capitalize())
-        spread = f"{what} over {number} seeds with {level:.0%} bootstrap intervals."
-        parts.append(spread if counts[-1] > 1 else "One seed, so no interval.")
+        spread = f"{what} over {several(counts)} with {level:.0%} bootstrap intervals."
+        parts.append(spread if max(counts) > 1 else "One seed, so no interval.")
     whole = " ".join([*parts, f"Scale:\u00a0{scale}."] if scale is not None else parts)
     with style():
         width = int(fig.get_figwidth() * 17.5)  # characters of 8 points to the inch
         fig.supxlabel("\n".join(textwrap.wrap(whole, width)), x=0.01, ha="left", fontsize=8, color="#444444")
     return whole
+
+
+def several(counts: Sequence[int]) -> str:
+    """How many seeds, in words.
+
+    >>> several([3, 5, 4]), several([1])
+    ('3 to 5 seeds', '1 seed')
+    """
+    number = " to ".join(str(count) for count in dict.fromkeys((min(counts), max(counts))))
+    return f"{number} seed{'s' * (number != '1')}"
 
 
 def log_axis(ax: "Axes", which: str = "x") -> None:

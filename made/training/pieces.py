@@ -7,6 +7,7 @@ Where the device fails, the next one is begun at once.
 import gc
 import json
 import math
+import os
 import shutil
 import sys
 import time
@@ -88,8 +89,7 @@ def _saved(out: Path) -> int:
 def _piece(trial: Trial, seeds: Sequence[int], out: Path, heard: _Heard, until: float) -> Whole:
     """From the last checkpoint to the end, or to where the time is up."""
     wanted = Plan(trial, tuple(seeds), trial.every, trial.iterations, trial.episodes)  # type: ignore[arg-type, attr-defined]
-    often = SECONDS if until == math.inf else SELDOM
-    wanted = wanted._replace(checkpoint_seconds=often, keep=1, keep_end=False, until=until)
+    wanted = wanted._replace(checkpoint_seconds=_between(until), keep=1, keep_end=False, until=until)
     with folder.claimed(out):
         held = folder.held(out, wanted.configuration)
         with controlled.prepared(wanted) as programs:
@@ -107,6 +107,20 @@ def _piece(trial: Trial, seeds: Sequence[int], out: Path, heard: _Heard, until: 
         sessions = json.loads((out / folder.RUN).read_text("utf-8"))["sessions"]
     records = {seed: record(lines, seed)._replace(arrays=dreamt.get(seed, {})) for seed in seeds}
     return Whole(records, _made_by(sessions, stand.seconds, len(seeds)))
+
+
+def _between(until: float) -> float:
+    """Seconds between two checkpoints; infinite where `MADE_CHECKPOINT_MINUTES` is 0: then only where time is up."""
+    asked = os.environ.get("MADE_CHECKPOINT_MINUTES", "")
+    if not asked:
+        return SECONDS if until == math.inf else SELDOM
+    try:
+        minutes = float(asked)
+    except ValueError:
+        minutes = math.nan
+    if not minutes >= 0:
+        raise ValueError(f"MADE_CHECKPOINT_MINUTES is {asked!r}: set it to minutes, to 0 for none, or leave it unset.")
+    return 60 * minutes or math.inf
 
 
 def record(lines: Sequence[dict[str, Any]], seed: int) -> Record:

@@ -24,7 +24,7 @@ from made.experiments.spec import Experiment
 from made.results.store import Job, Scale, Store
 from made.results.table import Record, Table
 from made.sweep import plan, sweep
-from made.training import controlled, devices, pieces
+from made.training import controlled, devices, pieces, session
 from made.trial import OutOfTime, groups
 
 TASKS = dmc_study.TASKS
@@ -107,6 +107,28 @@ def test_a_killed_piece_goes_on_from_its_checkpoint_to_the_same_rows(whole, tmp_
     table, _ = study.load(SMOKE, again)
     assert table.runs("pendulum_swingup/none")[0]["provenance"]["pieces"] == 2
     assert not (store.root / ".unfinished").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"), [("", 150.0), ("0", np.inf), ("0.5", 30.0), ("inf", np.inf), ("-1", None), ("soon", None)]
+)
+def test_the_time_between_checkpoints_may_be_set(asked, seconds, monkeypatch):
+    monkeypatch.setenv("MADE_CHECKPOINT_MINUTES", asked)
+    monkeypatch.setattr(pieces, "SECONDS", 150.0)
+    if seconds is None:
+        with pytest.raises(ValueError, match=f"MADE_CHECKPOINT_MINUTES is '{asked}': set it to minutes"):
+            pieces._between(np.inf)
+    else:
+        assert pieces._between(np.inf) == seconds
+
+
+def test_without_checkpoints_a_run_is_the_same(whole, tmp_path, monkeypatch):
+    monkeypatch.setenv("MADE_CHECKPOINT_MINUTES", "0")
+    store, saved = Store(tmp_path / "runs"), []
+    with monkeypatch.context() as patch:
+        patch.setattr(session.checkpoint, "save", lambda *_: saved.append(1))
+        assert study.run([SMOKE], store) == 2 and not saved
+    assert rows(store) == rows(whole)
 
 
 @pytest.mark.parametrize("minutes", [None, 60.0])
@@ -242,7 +264,10 @@ def test_what_was_run_is_judged_and_drawn_and_what_was_not_is_named(tmp_path, ca
     assert not {"pendulum_swingup/made", "pendulum_swingup/none"} & set(lack)
     section = study.publish(one, store, tmp_path).section
     assert len(section.figures) == 1 and section.tables[-1][2] == [[label] for label in lack]
-    assert {row["holds"] for row in section.claims} == {None} and all(row["seeds"] == 3 for row in section.claims)
+    assert {row["holds"] for row in section.claims} == {None}
+    seeds = {row["name"]: row["seeds"] for row in section.claims}
+    assert seeds["faster-on-control"] == seeds["pendulum-in-30k"] == 2, "that it rests on"
+    assert seeds["quadruped-gap"] == seeds["curiosity-fails"] == 0, "where none of its tasks was run"
     assert cli.main(["check", "dmc", "--out", str(store.root)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Not run of dmc at scale gpu: pendulum_swingup/rnd, " in said and "cartpole_swingup_sparse/re3" in said
@@ -278,6 +303,34 @@ def test_seeds_are_those_that_the_compared_methods_share():
     assert apart.holds is None and "2 of 5 seeds" in apart.observed
     beside = some_seeds(made_up({**pair, "pendulum_swingup/icm": [0.0] * 50}), icm=[0])
     assert dmc_claims.quadruped(beside).holds is True, "what it does not compare is nothing to it"
+
+
+def test_one_seed_on_a_task_leaves_a_gain_without_an_interval():
+    whole = made_up(on_all(**ALL), 3)
+    one = Table(x for label in whole.labels() for x in whole._records(label) if "hopper" not in label or not x.seed)
+    told = dmc_claims.faster(one)
+    assert "re3 3.00 [one seed on a task, no interval] on 6 tasks" in told.observed and told.seeds == 1
+    alone = dmc_claims.clearly_above(one)
+    assert "hopper_hop made less re3 0 [one seed, no interval]" in alone.observed
+    assert "walker_run_sparse made less re3 0 [0, 0] (3 seeds)" in alone.observed
+
+
+def test_a_claim_on_tasks_that_were_not_run_says_nothing_of_seeds():
+    found = dmc_claims.quadruped(made_up({"hopper_hop/made": [1.0] * 50, "hopper_hop/re3": [1.0] * 50}, 1))
+    assert found.seeds == 0 and found.observed.endswith("Cannot be told: not run: quadruped_run")
+
+
+def test_panels_say_their_seeds_where_these_differ():
+    curves = {"hopper_hop/made": [1.0] * 50, "pendulum_swingup/made": [1.0] * 50, "pendulum_swingup/re3": [1.0] * 50}
+    titles = lambda table: [ax.get_title() for ax in dmc.draw(table)[0].figure.axes]  # noqa: E731
+    assert titles(made_up(curves)) == ["hopper_hop", "pendulum_swingup"]
+    uneven = Table(x for label in made_up(curves).labels() for x in made_up(curves)._records(label) if kept(x))
+    assert titles(uneven) == ["hopper_hop, 1 seed", "pendulum_swingup, 3 to 5 seeds"]
+
+
+def kept(one: Record) -> bool:
+    """Of Hopper one seed, of RE3 on Pendulum three."""
+    return one.seed < (1 if one.label.startswith("hopper") else 3 if one.label.endswith("re3") else 5)
 
 
 def test_a_task_that_is_begun_neither_makes_a_verdict_nor_undoes_one():
@@ -454,6 +507,7 @@ def test_claim_24_takes_both_temperatures_of_re3_and_the_paper_s_judges():
     assert dmc_claims.pendulum(made_up(never)).holds is True
     short = dmc_claims.pendulum(made_up({label: curve[:10] for label, curve in never.items()}, steps=100_000))
     assert short.holds is None and "reached by 0 of 5 seeds" in short.observed, "300K were not tried"
+    assert short.observed.endswith("Cannot be told: RE3 was tried for 100,000 of 300,000 steps")
 
 
 def test_claim_24_is_told_by_three_seeds_if_all_agree():
