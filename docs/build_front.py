@@ -15,13 +15,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from made.reporting.section import kind_of
+
 ROOT = Path(__file__).resolve().parents[1]
 AGENTS = ROOT / "results" / "report" / "agents"
 PICTURE = ROOT / "docs" / "img" / "front.png"
 CELL, CROP = 32, (1, 2, 25, 25)  # pixels of a cell, and the cells shown: left, top, right, bottom
 STEPS = 4_000_000  # of the runs that are shown
 SHOWN = {"no bonus": "MultiRoom-N6-none", "MADE": "MultiRoom-N6-made-counts"}
-VERDICTS = {True: "holds", False: "**does not hold**", None: "cannot tell yet"}
+VERDICTS = {"yes": "holds", "no": "**does not hold**", "unknown": "cannot tell yet", "unrun": "not run yet"}
 
 
 def returns(path: Path) -> dict[int, list[tuple[float, float]]]:
@@ -67,13 +69,13 @@ def claims() -> str:
     for one in (one for section in sections for one in section["claims"]):
         number, text = re.fullmatch(r"Claim (\d+): (.*?)\.?", one["claim"], re.S).groups()  # type: ignore[union-attr]
         if one["observed"]:
-            rows[int(number)] = (text, one["where"], one["holds"], one["seeds"], one["scale"])
-    kinds = Counter(holds for *_, holds, _, _ in rows.values())
-    said = f"{kinds[True]} hold, {kinds[False]} do not, {kinds[None]} cannot be told yet"
-    text = f"{len(rows)} claims were judged from recorded runs: {said}.\n\n"
+            rows[int(number)] = (text, one["where"], kind_of(one))
+    kinds = Counter(kind for *_, kind in rows.values())
+    said = f"{kinds['yes']} hold, {kinds['no']} do not, {kinds['unknown']} cannot be told yet, {kinds['unrun']} were not run yet"
+    text = f"{len(rows)} claims are judged from recorded runs: {said}.\n\n"
     text += "| | the paper says | where | verdict |\n|---|---|---|---|\n"
-    for number, (claim, where, holds, *_) in sorted(rows.items()):
-        text += f"| {number} | {claim} | {where} | {VERDICTS[holds]} |\n"
+    for number, (claim, where, kind) in sorted(rows.items()):
+        text += f"| {number} | {claim} | {where} | {VERDICTS[kind]} |\n"
     return text
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from made.reporting.section import Section, verdict
+from made.reporting.section import SAID, Section, kind_of
 
 
 def render(sections: Sequence[Section], figures: Sequence[Sequence[Path]], page: Path) -> str:
@@ -13,7 +13,7 @@ def render(sections: Sequence[Section], figures: Sequence[Sequence[Path]], page:
     lines += ["| claim | verdict | seeds | scale |", "|---|---|---|---|"]
     claims = [claim for section in sections for claim in section.claims]
     for claim in sorted(claims, key=lambda claim: int(claim["claim"].split()[1].rstrip(":"))):
-        _, symbol, words = verdict(claim["holds"])
+        symbol, words = SAID[kind_of(claim)]
         lines.append(f"| {_cell(claim['claim'])} | {symbol} {words} | {claim['seeds']} | {claim['scale']} |")
     for section, images in zip(sections, figures, strict=True):
         lines += ["", *_section(section, images, page)]
@@ -25,7 +25,7 @@ def _section(section: Section, images: Sequence[Path], page: Path) -> list[str]:
     for image, (caption, _, _) in zip(images, section.figures, strict=True):
         lines += [f"![{caption}]({os.path.relpath(image, page.parent)})", "", f"*{caption}*", ""]
     for claim in section.claims:
-        _, symbol, words = verdict(claim["holds"])
+        symbol, words = SAID[kind_of(claim)]
         lines += [f"**{claim['claim']}** ({claim['where']}) {symbol} {words}.", "", f"{claim['observed']}.", ""]
         lines += [f"Repeat: `{claim['command']}`", ""]
     for title, header, rows in section.tables:

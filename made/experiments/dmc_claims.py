@@ -154,7 +154,7 @@ def faster(table: Table) -> Verdict:
         said.append("each at its own tuned temperature: " + ", ".join(f"{m} {x}" for m, x in tuned.items() if x))
     drq = ", ".join(f"{task} {x}" for task, x in PUBLISHED_DRQ.items())
     told = f"steps over MADE's: {'; '.join(said)}. CURL and DrQ were not run; DrQ's published returns at 500K: {drq}"
-    lack, seeds = (ask(table, shared.TASKS, tuple(GAINS)) for ask in (lacking, in_common))
+    lack, seeds = lacking(table, shared.TASKS, tuple(GAINS)), in_common(table, shared.TASKS, tuple(GAINS))
     gains = [(gain, GAINS[m]) for m, gain in found.items() if gain is not None]
     if any(gain.high < printed and not gain.failed for gain, printed in gains):
         return judged(False, told, lack, seeds)
@@ -254,7 +254,8 @@ def against(table: Table, tasks: Sequence[str], others: Sequence[str], read: Cal
 def curiosity_fails(table: Table) -> Verdict:
     """Claim 27: RND and ICM end below 100 on Cartpole, sparse, where MADE does not; RND at the released MADE's scale beside them."""
     task = "cartpole_swingup_sparse"
-    lack, seeds = (ask(table, [task], ("rnd", "icm", "rnd-at-made")) for ask in (lacking, in_common))
+    curious = ("rnd", "icm", "rnd-at-made")
+    lack, seeds = lacking(table, [task], curious), in_common(table, [task], curious)
     have = shared.methods(table, task) if task in shared.tasks(table) else []
     shown = [m for m in ("rnd", "icm", "rnd-at-made", *MADES) if m in have]
     ends = {m: interval(shared.final(table, f"{task}/{m}"), "mean", rng()) for m in shown}

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import json
 import os
 import time
@@ -367,6 +368,21 @@ def test_temperatures_are_the_papers_and_re3s_own_and_the_searchs(monkeypatch, t
     assert "hopper_hop/re3/printed" not in trials, "where both temperatures are the same"
     assert tau("hopper_hop/tuned/rnd") == 0.25 and trials["hopper_hop/tuned/re3"].tau.rho == 1e-5  # type: ignore[attr-defined]
     assert "pendulum_swingup/tuned/rnd" not in trials
+
+
+def test_the_gpu_scale_is_the_release_but_for_what_it_says():
+    """Row 110 of docs/deviations.md."""
+    ours, theirs = (dmc.trials(scale)["pendulum_swingup/made"] for scale in (Scale.GPU, Scale.PAPER))
+    changed = {"bonus": theirs.bonus, "iterations": 250_000, "every": 5_000, "episodes": 10}  # type: ignore[attr-defined]
+    changed |= {name: getattr(theirs, name) for name in ("task", "agent", "replay")}
+    assert dataclasses.replace(ours, **changed) == theirs  # type: ignore[type-var]
+    assert (ours.iterations, ours.every, ours.episodes) == (50_000, 2_500, 5)  # type: ignore[attr-defined]
+    assert dataclasses.replace(ours.task, quick=False) == theirs.task  # type: ignore[attr-defined]
+    layout = dataclasses.replace(ours.agent.layout, precision="float32")  # type: ignore[attr-defined]
+    assert dataclasses.replace(ours.agent, layout=layout) == theirs.agent  # type: ignore[attr-defined]
+    assert ours.agent.layout.precision == "bfloat16" and ours.replay.capacity == 50_000  # type: ignore[attr-defined]
+    assert len(dmc.EXPERIMENT.seeds(Scale.GPU)) == 3 and len(dmc.EXPERIMENT.seeds(Scale.PAPER)) == 5
+    assert dmc.trials(Scale.GPU)["hopper_hop/made"].every == 5_000
 
 
 @pytest.mark.parametrize("scale", [Scale.SMALL, Scale.GPU, Scale.PAPER])
