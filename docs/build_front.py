@@ -71,7 +71,8 @@ def claims() -> str:
         if one["observed"]:
             rows[int(number)] = (text, one["where"], kind_of(one))
     kinds = Counter(kind for *_, kind in rows.values())
-    said = f"{kinds['yes']} hold, {kinds['no']} do not, {kinds['unknown']} cannot be told yet, {kinds['unrun']} were not run yet"
+    said = f"{kinds['yes']} hold, {kinds['no']} do not, {kinds['unknown']} cannot be told yet, "
+    said += f"{kinds['unrun']} were not run yet"
     text = f"{len(rows)} claims are judged from recorded runs: {said}.\n\n"
     text += "| | the paper says | where | verdict |\n|---|---|---|---|\n"
     for number, (claim, where, kind) in sorted(rows.items()):
