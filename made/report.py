@@ -18,7 +18,8 @@ from made.reporting import agents, curves, digest, heatmaps
 from made.reporting.agents import Agent
 from made.reporting.page import render, write
 from made.reporting.section import Section, numbered, verdict
-from made.results.store import MARKER, Scale, Store, made_folder
+from made.results.places import made_folder
+from made.results.store import MARKER, Scale, Store
 from made.results.table import Table
 from made.study import Study
 

@@ -11,8 +11,9 @@ from made.experiments.spec import Drawing, Experiment, Judged, judge
 from made.progress import meter
 from made.reporting.section import Section
 from made.results import plot
+from made.results.places import made_folder
 from made.results.provenance import merged
-from made.results.store import Scale, Store, made_folder
+from made.results.store import Scale, Store
 from made.results.table import Table
 from made.sweep import Group, configured, plan, sweep
 
@@ -128,6 +129,7 @@ def draw(study: Study, store: Store, folder: Path) -> list[tuple[Drawing, Path]]
     table, problem = load(study, store)
     if problem:
         raise ValueError(f"{study.experiment.name} cannot be drawn: {problem}.")
+    made_folder(folder, "--to")  # before the work of drawing
     return [(drawn, plot.save(drawn.figure, folder / drawn.name)[0]) for drawn in study.experiment.draw(table)]
 
 

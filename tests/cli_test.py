@@ -16,6 +16,7 @@ from made import cli, doctor
 from made.bench import BENCHES, Measure, as_text
 from made.bench import run as run_bench
 from made.commands import studies
+from made.results import plot
 
 
 def call(capsys, *words: str) -> tuple[int, str, str]:
@@ -170,6 +171,33 @@ def test_figures_that_are_to_go_into_a_file_are_refused(capsys, recorded, tmp_pa
         code, _, err = call(capsys, *words, "--out", str(recorded / "runs"), "--to", str(to))
         assert code == 2 and f"{to} {message}" in err and "with --to." in err and len(err.splitlines()) == 1
     assert file.read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["report", "--markdown", "/proc/x.md"], "/proc/x.md cannot be written: give another file with --markdown."),
+        (["report", "--markdown", "."], ". is a folder, not a file: give another one with --markdown."),
+        (["figure", "objective", "--to", "/proc/x"], "/proc/x cannot be made: give another folder with --to."),
+        (["report", "--to", "/proc/x"], "/proc/x cannot be made: give another folder with --to."),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_before_anything_is_drawn(
+    capsys, recorded, tmp_path, monkeypatch, words, message
+):
+    begun = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plot, "figure", lambda *given, **more: begun.append(given))
+    code, _, err = call(capsys, *words, "--out", str(recorded / "runs"))
+    assert (code, err) == (2, f"made: {message}\n") and not begun and not list(tmp_path.iterdir())
+
+
+def test_a_demo_whose_places_cannot_be_leaves_none_behind(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words, refused in ((["--out", "/proc/x"], "--out"), (["--report", "/proc/x"], "--report")):
+        code, _, err = call(capsys, "demo", "--scale", "smoke", *words)
+        assert (code, err) == (2, f"made: /proc/x cannot be made: give another folder with {refused}.\n")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_only_reads_makes_no_folder(capsys, tmp_path):

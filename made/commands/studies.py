@@ -26,10 +26,11 @@ class Demo:
     def main(self) -> int:
         from made import report, study
         from made.experiments import experiments
-        from made.results.store import Scale, Store, made_folder
+        from made.results.places import demand_folder
+        from made.results.store import Scale, Store
 
         store, scale = Store(self.out), Scale(self.scale)
-        made_folder(self.report, "--report")  # before two minutes of work
+        demand_folder(self.report, "--report")  # before two minutes of work
         studies = [study.Study(experiment, scale) for experiment in experiments().values() if experiment.in_demo]
         study.run(studies, store)
         return _told(report.publish(studies, store, self.report))
@@ -159,7 +160,10 @@ class Report:
 
     def main(self) -> int:
         from made import report
+        from made.results.places import demand_file
 
+        if self.markdown is not None:
+            demand_file(self.markdown, "--markdown")  # before figures are drawn
         return _told(report.reproduce(self.out, self.to, self.experiments, self.scale), self.markdown)
 
 

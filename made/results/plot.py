@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from made.results.bootstrap import Statistic, Times, interval
 from made.results.palette import few_colours
-from made.results.store import made_folder
+from made.results.places import made_folder
 from made.results.table import Table
 
 if TYPE_CHECKING:

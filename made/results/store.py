@@ -8,7 +8,6 @@ job is never run twice. Nothing read from here is executed: JSON, CSV and safete
 against a checksum.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -29,6 +28,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from made import saving
+from made.results.places import made_folder
 from made.results.provenance import alive, machine
 from made.results.table import Record, Table, checked, read_csv, storable, write_csv
 
@@ -36,8 +36,6 @@ FORMAT = 1
 MARKER = "made-store.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _ABANDONED_S = 24 * 3600  # how long to leave a temporary folder whose writer, elsewhere, cannot be seen
-# What the system answers where there can be no folder, whatever is done about it; a full disk is told elsewhere.
-_NO_FOLDER = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 
 
 class Scale(StrEnum):
@@ -244,19 +242,6 @@ class Store:
             if problem not in self.problems:
                 self.problems.append(problem)
             return None
-
-
-def made_folder(path: Path, option: str) -> Path:
-    """A folder to write into, made if it is not there; the option that named it is told where it cannot be one."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER:
-            raise
-        if os.path.exists(path):  # which no lack of permission stops
-            raise ValueError(f"{path} is a file, not a folder: give another one with {option}.") from None
-        raise ValueError(f"{path} cannot be made: give another folder with {option}.") from None
-    return path
 
 
 def _demand_store(root: Path) -> None:

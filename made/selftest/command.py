@@ -22,6 +22,7 @@ class SelfTest:
     def main(self) -> int:
         if self.figures is not None:
             return self._draw(self.figures)
+        from made.results.places import demand_folder
         from made.selftest import checks
 
         known = checks(self.long)
@@ -29,6 +30,8 @@ class SelfTest:
             from made.describe import suggest
 
             raise ValueError(f"There is no check {self.only!r}.{suggest(self.only, list(known))}")
+        if self.out is not None:
+            demand_folder(self.out, "--out")  # before minutes of checks
         found = {name: self._run(name, known[name]) for name in ([self.only] if self.only else known)}
         if self.json:
             print(json.dumps(found, indent=1))

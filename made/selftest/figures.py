@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from made.results.places import made_folder
+
 COLOURS = {  # of what a kill met; told apart by their marks too
     "before the run began": ("#8a8f98", "o"),
     "before it went on": ("#8a8f98", "s"),
@@ -26,7 +28,7 @@ def draw(records: Path, to: Path) -> list[Path]:
         raise ValueError(
             f"{records} holds no kills.json or soak.json: make them with `made selftest --long --out DIR`."
         )
-    to.mkdir(parents=True, exist_ok=True)
+    made_folder(to, "--figures")
     written = []
     for name, path in there.items():
         figure = drawers[name](json.loads(path.read_text("utf-8")))

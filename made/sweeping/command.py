@@ -96,6 +96,7 @@ class Sweep:
 
     def once(self, store: "Store", scale: Any) -> "Tally":
         """Do what the store lacks, as far as no other sweep has it."""
+        from made.results.places import demand_folder
         from made.sweeping.drive import drive
         from made.sweeping.summary import Tally
         from made.sweeping.task import tasks
@@ -104,6 +105,7 @@ class Sweep:
         asked, work, had = tasks(self.experiment, scale, store, sweep, self.seeds, self.set, self.lanes, self.only)
         if not asked:
             return Tally([], [], had)
+        demand_folder(store.root, "--out")  # before workers or a cluster are begun
         with self.opened(asked, store, sweep) as (back_end, asked):
             tally = Tally(asked, work, had)
             for got in drive(asked, back_end, store, self.retries, tally.lose):

@@ -38,6 +38,7 @@ class Train:
     film: bool = True  # --no-film: neither a film of the agent nor a map of its visits at the end, nor Dreamer's dreams
 
     def main(self) -> int:
+        from made.results.places import demand_folder
         from made.training import devices, folder, session, writers
 
         for name in ("tensorboard", "wandb"):
@@ -50,6 +51,7 @@ class Train:
             return self._with_others(out)
         plan = self.plan()
         folder.held(out, plan.configuration)  # what is wrong is told before a minute of compiling
+        demand_folder(out, "--out")
         count = 1 if self.devices is None else self.devices
         if _source(plan.run) is session:  # others say by themselves that they take one
             devices.demand(count)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from made import saving
+from made.results.places import made_folder
 from made.training import checkpoint
 
 RUN, METRICS, CHECKPOINTS, LOCK = "run.json", "metrics.jsonl", "checkpoints", ".lock"
@@ -68,7 +69,7 @@ def _full(folder: Path) -> str:
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """The operating system holds the lock, not the file: a process that is killed leaves none behind."""
-    folder.mkdir(parents=True, exist_ok=True)
+    made_folder(folder, "--out")
     with open(folder / LOCK, "w") as file:
         try:
             import fcntl

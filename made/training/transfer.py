@@ -29,15 +29,21 @@ class Transfer:
     def main(self) -> int:
         from made.saving import replace
 
-        record, out = self.record(), self.out or self.folder / "transfer.json"
+        record, out = self.record(), self.place
         print(as_text(record))
         out.parent.mkdir(parents=True, exist_ok=True)
         replace(out, json.dumps(record, indent=1) + "\n")
         print(f"The record is {out}.")
         return 0
 
+    @property
+    def place(self) -> Path:
+        """The file of the record."""
+        return self.out or self.folder / "transfer.json"
+
     def record(self) -> dict[str, Any]:
         """What was played, how it came out, and by which code and machine."""
+        from made.results.places import demand_file
         from made.results.provenance import provenance
         from made.training.playing import trained
 
@@ -45,6 +51,7 @@ class Transfer:
             raise ValueError(f"--episodes must be at least 2 to have an interval, got {self.episodes}.")
         started, found = time.time(), trained(self.folder, self.seed)
         home, away, other = self._places(found)
+        demand_file(self.place, "--out")  # before episodes are played for it
         played = {mode: self._played(found, other, explore) for mode, explore in MODES.items()}
         about = {
             "format": 1,

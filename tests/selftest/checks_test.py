@@ -43,6 +43,20 @@ def _other_numbers(held):
     return {name: x + 1 if x.dtype.kind == "f" else x for name, x in held.items()}
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [(["--out", "/proc/x"], "--out"), (["--figures", "/proc/x", "--out", "RECORDS"], "--figures")],
+)
+def test_records_that_could_not_be_kept_are_refused_before_any_check(words, option, tmp_path, capsys, monkeypatch):
+    begun = []
+    (tmp_path / "soak.json").write_text("{}")
+    words = [str(tmp_path) if word == "RECORDS" else word for word in words]
+    monkeypatch.setattr(made.selftest, "checks", lambda long: {"good": begun.append})
+    monkeypatch.setattr(figures, "soak", begun.append)
+    assert cli.main(["selftest", "--only", "good", *words]) == 2 and not begun
+    assert capsys.readouterr().err == f"made: /proc/x cannot be made: give another folder with {option}.\n"
+
+
 def test_a_run_is_killed_goes_on_and_ends_the_same(tmp_path):
     found = kills.kills(tmp_path, 1, ("q-learning",), warm=False)
     assert found["passed"], found["differ"]

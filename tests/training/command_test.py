@@ -14,7 +14,7 @@ import pytest
 
 from made import cli, saving
 from made.bonuses import RND
-from made.training import checkpoint, folder, guard, memory
+from made.training import checkpoint, controlled, folder, guard, hosted, memory, session
 from made.training.command import Train
 from made.training.plan import environment
 
@@ -159,6 +159,32 @@ def test_a_folder_with_something_else_in_it_is_left_alone(capsys, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     code, _, err = call(capsys, *SMALL, "--steps", "320", "--out", tmp_path)
     assert code == 2 and "thesis.txt" in err and list(tmp_path.iterdir()) == [tmp_path / "thesis.txt"]
+
+
+KINDS = {
+    "a table": LOCK[1:],
+    "a grid": ["--env", "DoorKey-5x5"],
+    "sac": ["--env", "hopper_hop", "--agent", "sac"],
+    "dreamer on a control task": ["--env", "hopper_hop", "--agent", "dreamer"],
+    "dreamer on a grid": ["--env", "DoorKey-5x5", "--agent", "dreamer"],
+    "another library": ["--env", "gym:CartPole-v1"],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("out", ["/proc/x", "/dev/null/x", f"{__file__}/x"])
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_begins(capsys, monkeypatch, kind, out):
+    begun = []
+    for source in (session, controlled, hosted):
+        monkeypatch.setattr(source, "prepare", lambda *given: begun.append(given))
+    code, told, err = call(capsys, "train", *KINDS[kind], "--steps", "320k", "--out", out)
+    assert (code, told, err) == (2, "", f"made: {out} cannot be made: give another folder with --out.\n")
+    assert not begun
+
+
+def test_the_first_of_several_hosts_refuses_such_a_folder_too():
+    with pytest.raises(ValueError, match="cannot be made: give another"), folder.claimed(Path("/proc/x")):
+        pass
 
 
 def test_steps_are_rounded_up_to_whole_updates_and_it_says_so(capsys):

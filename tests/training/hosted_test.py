@@ -248,8 +248,11 @@ def test_a_policy_of_the_package_plays_in_the_compiled_grid(tmp_path, capsys, mo
         (["--to", "gym"], "trained in the minigrid package; --to takes made, envpool"),
         (["--seed", "3"], "no seed 3"),
         (["--episodes", "1"], "at least 2"),
+        (["--out", "/proc/x/y.json"], "made: /proc/x/y.json cannot be written: give another file with --out."),
+        (["--out", str(out)], f"{out} is a folder, not a file: give another one with --out."),
     ):
         assert cli.main(["transfer", str(out), *wrong]) == 2 and message in capsys.readouterr().err
+    assert len(places) == 4, "what is refused plays nothing"
     assert cli.main(["transfer", str(tmp_path)]) == 2 and "holds no run" in capsys.readouterr().err
     for command, message in (
         ("made train --env lock --agent uniform", "lock has one implementation only"),
