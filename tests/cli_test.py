@@ -205,6 +205,19 @@ def test_what_only_reads_makes_no_folder(capsys, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("words", ["check", "check lock", "figure lock", "choose dmc_search", "report"])
+def test_a_folder_of_runs_that_is_not_there_is_named(capsys, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(capsys, *words.split(), "--out", "rusn")
+    assert (code, err) == (2, "made: There is no folder rusn: give one that holds runs with --out.\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_several_folders_the_one_that_is_not_there_is_named(capsys, recorded, tmp_path):
+    code, _, err = call(capsys, "report", "--out", str(recorded / "runs"), str(tmp_path / "x"), "--to", str(tmp_path))
+    assert code == 2 and f"There is no folder {tmp_path / 'x'}:" in err and not list(tmp_path.iterdir())
+
+
 def whole(folder):
     """The runs that are stored; one that was being written has a name that begins with a dot."""
     return list(folder.glob("runs/*/*/*/[!.]*/run.json"))

@@ -75,9 +75,8 @@ class Figure:
 
     def main(self) -> int:
         from made import study
-        from made.results.store import Store
 
-        store = Store(self.out)
+        store = _store(self.out)
         for _, path in study.draw(_recorded(self.experiment, self.scale, self.set, store), store, self.to):
             print(path)
         return 0
@@ -97,11 +96,8 @@ class Check:
     def main(self) -> int:
         from made import study
         from made.experiments import experiments
-        from made.results.store import Store
 
-        if self.out != Path("runs") and not self.out.exists():  # a slip of the pen would pass for "nothing recorded"
-            raise ValueError(f"There is no folder {self.out}: give one that holds runs with --out.")
-        store = Store(self.out)
+        store = _store(self.out)
         names = [self.experiment] if self.experiment else list(experiments())
         chosen = [_recorded(name, self.scale, self.set, store) for name in names]
         judged = [row for one in chosen for row in study.check(one, store)]
@@ -130,10 +126,9 @@ class Choose:
     def main(self) -> int:
         from made import study
         from made.experiments import chosen, experiments
-        from made.results.store import Store
 
         searches = [name for name, one in experiments().items() if one.search is not None]
-        store = Store(self.out)
+        store = _store(self.out)
         one = _recorded(self.experiment, self.scale, self.set, store)
         if one.experiment.search is None:
             raise ValueError(f"{self.experiment} is no search: give {' or '.join(searches)}.")
@@ -162,6 +157,7 @@ class Report:
         from made import report
         from made.results.places import demand_file
 
+        _demand_there(*self.out)
         if self.markdown is not None:
             demand_file(self.markdown, "--markdown")  # before figures are drawn
         return _told(report.reproduce(self.out, self.to, self.experiments, self.scale), self.markdown)
@@ -173,6 +169,21 @@ def _study(name: str, scale: str, settings: tuple[str, ...]):
     from made.results.store import Scale
 
     return study.Study(experiment(name), Scale(scale), settings)
+
+
+def _store(out: Path):
+    """A store to read from."""
+    from made.results.store import Store
+
+    _demand_there(out)
+    return Store(out)
+
+
+def _demand_there(*folders: Path) -> None:
+    """Refuse a folder that was named and is not there: a slip of the pen would pass for "nothing recorded"."""
+    for folder in folders:
+        if folder != Path("runs") and not folder.exists():
+            raise ValueError(f"There is no folder {folder}: give one that holds runs with --out.")
 
 
 def _recorded(name: str, scale: str | None, settings: tuple[str, ...], store):
