@@ -67,15 +67,14 @@ class Train:
         return 0
 
     def _prepared(self, plan, count: int):
-        """Its programs. What the host steps is compiled later, so that a run that is refused is refused in one line."""
+        """Its programs. That they are compiled is told once nothing is refused, so that a refusal is one line."""
         from made.training import session
 
         source, said = _source(plan.run), f"compiling for {self.seeds} seed{'s' * (self.seeds > 1)} ..."
         if source is session:
-            _say(said)
-        programs = source.prepare(plan, count)
-        if source is not session:
-            _say(said)
+            return session.prepare(plan, count, lambda: _say(said))
+        programs = source.prepare(plan, count)  # what the host steps is compiled later
+        _say(said)
         return programs
 
     def _with_others(self, out: Path) -> int:
@@ -110,22 +109,28 @@ class Train:
         if self.seeds < 1:
             raise ValueError(f"--seeds must be at least 1, got {self.seeds}.")
         control = control_run.asked(self.env, self.agent)
-        build, usual = (control_run.build, control_run.FRAMES) if control else (plan.build_run, FRAMES)
+        build = control_run.build if control else plan.build_run
         run = build(self.env, self.agent, self.bonus, self.gated, self.tau, self.strength, self.set)
-        per_update = run.n_envs * run.unroll
-        options = {"steps": self.steps, "every": self.every, "eval": self.eval_every, "check": self.checkpoint_every}
-        flags = {"eval": "--eval-every", "check": "--checkpoint-every"}
-        options = {name: usual[name] if text is None else text for name, text in options.items()}
-        frames = {name: plan.amount(text, flags.get(name, f"--{name}")) for name, text in options.items()}
-        counts = {name: plan.updates(n, per_update) for name, n in frames.items()}
-        if counts["steps"] * per_update != frames["steps"]:
-            _say(
-                f"an update takes {per_update:,} frames, so {frames['steps']:,} steps are rounded up to "
-                f"{counts['steps'] * per_update:,}."
-            )
+        counts = {name: plan.updates(n, run.n_envs * run.unroll) for name, n in self._frames().items()}
         run = dataclasses.replace(run, iterations=counts["steps"], every=counts["every"])
         asked = plan.Plan(run, tuple(range(self.seeds)), counts["eval"], counts["check"])  # type: ignore[arg-type]
         return asked._replace(episodes=run.episodes, keep=control_run.KEEP) if control else asked  # type: ignore[union-attr]
+
+    def _frames(self) -> dict[str, int]:
+        """Frames of the run, and between two rows, evaluations and checkpoints, as they were asked for."""
+        from made.training import control_run, plan
+
+        usual = control_run.FRAMES if control_run.asked(self.env, self.agent) else FRAMES
+        options = {"steps": self.steps, "every": self.every, "eval": self.eval_every, "check": self.checkpoint_every}
+        flags = {"eval": "--eval-every", "check": "--checkpoint-every"}
+        options = {name: usual[name] if text is None else text for name, text in options.items()}
+        return {name: plan.amount(text, flags.get(name, f"--{name}")) for name, text in options.items()}
+
+    def _tell_rounding(self, plan) -> None:
+        """Say that the steps asked for are no whole number of updates: when the run begins, as it may be refused."""
+        each, asked = plan.frames_per_update, self._frames()["steps"]
+        if (will := plan.run.iterations * each) != asked:
+            _say(f"an update takes {each:,} frames, so {asked:,} steps are rounded up to {will:,}.")
 
     def _finish(self, plan, stand, out: Path) -> None:
         if self.film:
@@ -138,6 +143,7 @@ class Train:
         from made.training.panel import Panel
 
         frames = stand.update * plan.frames_per_update
+        self._tell_rounding(plan)
         if stand.update:
             _say(f"going on with {out} from frame {frames:,}.")
         session.note_session(plan, out, held, self.words(), stand.update)

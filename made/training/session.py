@@ -41,14 +41,18 @@ class Stand(NamedTuple):
     seconds: float  # of training so far, those before an interruption included
 
 
-def prepare(plan: Plan, count: int = 1) -> Programs:
-    """Compile for that many devices; refuses a run that does not fit into their memory before anything is run."""
+def prepare(plan: Plan, count: int = 1, compiling: Callable[[], None] = lambda: None) -> Programs:
+    """Compile for that many devices; refuses a run that does not fit into their memory before anything is run.
+
+    `compiling` hears when that begins, after all that can be refused before it.
+    """
     mesh = devices.mesh_of(count, len(plan.seeds), plan.run.n_envs)
     runs, seeds = lanes.repeated(plan.run, len(plan.seeds)), jnp.asarray(plan.seeds, jnp.uint32)
     like = jax.eval_shape(lanes.begin, runs, seeds)
     free = memory.free(count)
     state = 2 * memory.size_of(like) // count  # before an update and after it; known without compiling
     memory.demand(state, free, len(plan.seeds), exact=False)
+    compiling()
     advance = devices.compile_advance(runs, like, mesh)
     memory.demand(memory.needed(advance), free, len(plan.seeds))
     where = None if mesh is None else devices.places(like, mesh)

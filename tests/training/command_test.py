@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -187,14 +188,41 @@ def test_the_first_of_several_hosts_refuses_such_a_folder_too():
         pass
 
 
-def test_steps_are_rounded_up_to_whole_updates_and_it_says_so(capsys):
+def test_steps_are_rounded_up_to_whole_updates_and_it_says_so(capsys, tmp_path):
     asked = Train(env="DoorKey-5x5", agent="uniform", bonus="none", steps="100k", every="10k")
     plan = asked.plan()
-    assert "an update takes 3,200 frames, so 100,000 steps are rounded up to 102,400" in capsys.readouterr().err
     assert (plan.run.iterations, plan.run.every, plan.frames_per_update) == (32, 4, 3200)
     assert plan.run.starts == 4 * 32, "fresh levels are drawn for grids, not one for every step"
     Train(env="lock", agent="uniform", bonus="none", steps="320k").plan()
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "", "what is asked for may yet be refused"
+    note = "made: an update takes 32 frames, so 1,000 steps are rounded up to 1,024.\n"
+    assert note in call(capsys, *SMALL, "--steps", "1000", "--out", tmp_path / "run")[2]
+    _, out, err = call(capsys, *SMALL, "--steps", "2048", "--out", tmp_path / "run")
+    assert "rounded up" not in err and out.startswith("2,048 frames")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--devices", "99"], "--devices 99, but there"),
+        (["--devices", "2", "--seeds", "3", "--set", "n_envs=3"], "cannot be spread evenly over 2 devices"),
+        (["--out", "TAKEN"], "holds thesis.txt but no run of made train"),
+        (["--env", "gym:Nope-v0"], "Gymnasium cannot make 'Nope-v0'"),
+        (["--env", "envpool:DoorKey-5x5"], "EnvPool"),
+        (["--env", "DoorKey-5x5"], "QLearning"),
+        (["--env", "DoorKey-5x5", "--agent", "impala"], "Count keeps a table"),
+    ],
+)
+def test_what_is_refused_is_refused_in_one_line_whatever_its_length_is_rounded_to(
+    more, message, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    monkeypatch.setattr(jax, "devices", lambda: [*range(2)])
+    (taken := tmp_path / "taken").mkdir()
+    (taken / "thesis.txt").write_text("years of work")
+    more = [str(taken) if word == "TAKEN" else word for word in more]
+    code, out, err = call(capsys, *SMALL, "--steps", "1001", "--out", tmp_path / "new", *more)
+    assert (code, out, err.count("\n")) == (2, "", 1) and message in err, err
 
 
 def test_a_grid_goes_by_its_short_name_and_shows_what_counts_need():
