@@ -8,13 +8,15 @@ from typing import Annotated
 
 import tyro
 
+from made.training.command import Flag
+
 
 @dataclasses.dataclass
 class List:
     """What there is: experiments, bonuses, agents, tasks, benchmarks, one line each."""
 
     kind: Annotated[str | None, tyro.conf.Positional] = None  # one of these alone, such as bonuses
-    json: bool = False  # in a stable form for programs
+    json: Flag = False  # in a stable form for programs
 
     def main(self) -> int:
         from made import listing
@@ -61,7 +63,7 @@ class Bench:
     """Measure speed and memory, side by side with the alternatives, as ratios."""
 
     name: Annotated[str | None, tyro.conf.Positional] = None  # such as grids or dreamer (see made list); else all
-    json: bool = False  # in a stable form for programs
+    json: Flag = False  # in a stable form for programs
 
     def main(self) -> int:
         from made import bench

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from made.training.command import Several
+from made.training.command import Flag, Several
 
 Name = Annotated[str, tyro.conf.Positional]
 Names = Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -88,10 +88,10 @@ class Check:
 
     experiment: Annotated[str | None, tyro.conf.Positional] = None  # all unless named
     scale: str | None = None  # the largest recorded scale unless given
-    json: bool = False  # in a stable form for programs
+    json: Flag = False  # in a stable form for programs
     set: Several = ()  # path=value, as the runs were made with; may be given several times
     out: Path = Path("runs")  # the store of runs
-    strict: bool = False  # exit with 1 if a claim does not hold
+    strict: Flag = False  # exit with 1 if a claim does not hold
 
     def main(self) -> int:
         from made import study
@@ -121,7 +121,7 @@ class Choose:
     scale: str | None = None  # the largest recorded scale unless given
     set: Several = ()  # path=value, as the runs were made with; may be given several times
     out: Path = Path("runs")  # the store of runs
-    replace: bool = False  # write over settings that were taken over before
+    replace: Flag = False  # write over settings that were taken over before
 
     def main(self) -> int:
         from made import study

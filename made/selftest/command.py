@@ -8,15 +8,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+from made.training.command import Flag
+
 
 @dataclasses.dataclass
 class SelfTest:
     """Kill, damage, fill up, fuzz and watch: whether runs survive it on this machine. A few minutes; --long an hour."""
 
-    long: bool = False  # the full numbers: 100 kills, 10,000 fuzzed calls, a soak of half an hour
+    long: Flag = False  # the full numbers: 100 kills, 10,000 fuzzed calls, a soak of half an hour
     only: str | None = None  # one check by its name
     out: Path | None = None  # write a record of each check into this folder
-    json: bool = False
+    json: Flag = False
     figures: Path | None = None  # run nothing: draw what is recorded in --out into this folder
 
     def main(self) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from made.training.command import Several
+from made.training.command import Flag, Several
 
 if TYPE_CHECKING:
     from made.results.store import Store
@@ -46,7 +46,7 @@ class Sweep:
     cluster: str = "slurm"  # for --on slurm; local tries it without SLURM
     minutes: int = 240  # that SLURM is to give a task
     partition: str | None = None  # of SLURM
-    wait: bool = False  # for jobs that another sweep has, and do them if it dies
+    wait: Flag = False  # for jobs that another sweep has, and do them if it dies
 
     def main(self) -> int:
         from made.results.store import Scale, Store

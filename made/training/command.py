@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]  # an option that may be given several times
+Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]  # what it is when not given needs no word, of --no-x least
 FRAMES = {"steps": "10M", "every": "50k", "eval": "500k", "check": "500k"}  # where the command does not say
 
 
@@ -22,7 +23,7 @@ class Train:
     steps: str | None = None  # frames of each seed, 10M (control tasks: 500k); rounded up to whole updates
     seeds: int = 1  # seeds 0 to N-1, side by side in one program
     tau: float | None = None  # temperature of the bonus: 0.01, with --strength 1, on control tasks the paper's
-    gated: bool = False  # pay at the first visit of a state in an episode only
+    gated: Flag = False  # pay at the first visit of a state in an episode only
     strength: float | None = None  # scale the bonus so that an episode of full length earns this much of it
     set: Several = ()  # path=value, such as agent.learning_rate=3e-4 or n_envs=64; may be given several times
     out: Path | None = None  # the folder of the run; training/<env>-<agent>-<bonus> unless given
@@ -33,9 +34,9 @@ class Train:
     hosts: int = 1  # processes that share this run, each started with the same command and its own --host
     host: int = 0  # which of them this is; the first, 0, writes
     coordinator: str = "127.0.0.1:9911"  # where the first listens for the others
-    tensorboard: bool = False  # also write TensorBoard logs
+    tensorboard: Flag = False  # also write TensorBoard logs
     wandb: str | None = None  # also log to this W&B project
-    film: bool = True  # --no-film: neither a film of the agent nor a map of its visits at the end, nor Dreamer's dreams
+    film: Flag = True  # --no-film: neither a film of the agent nor a map of its visits at the end, nor Dreamer's dreams
 
     def main(self) -> int:
         from made.results.places import demand_folder

@@ -47,6 +47,16 @@ def test_train_with_other_options_is_left_as_it_is(capsys, monkeypatch):
     assert code == 2 and "--env" in err and "made list" in err and "made train --help" in err
 
 
+@pytest.mark.parametrize("name", [command.__name__.lower() for command in cli.COMMANDS])
+def test_no_flag_is_shown_with_the_value_it_has_when_it_is_not_given(name, capsys):
+    """`--no-film (default: True)` would read as if no film were made by default."""
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([name, "--help"])
+    told = " ".join(re.sub(r"[^\x20-\x7e]", " ", capsys.readouterr().out).split())
+    assert "usage: made" in told and "default: True" not in told and "default: False" not in told
+    assert name != "train" or "--no-film --no-film: neither a film" in told
+
+
 def test_bash_completes_commands(capsys, tmp_path):
     code, out, err = call(capsys, "completion", "bash")
     assert code == 0 and PLACES["bash"] in err
