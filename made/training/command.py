@@ -22,9 +22,11 @@ class Train:
     bonus: str = "made"  # a name from made list
     steps: str | None = None  # frames of each seed, 10M (control tasks: 500k); rounded up to whole updates
     seeds: int = 1  # seeds 0 to N-1, side by side in one program
-    tau: float | None = None  # temperature of the bonus: 0.01, with --strength 1, on control tasks the paper's
+    # temperature of the bonus: 0.01; 1 with --strength, and another one scales that; on control tasks the paper's
+    tau: float | None = None
     gated: Flag = False  # pay at the first visit of a state in an episode only
-    strength: float | None = None  # scale the bonus so that an episode of full length earns this much of it
+    # scale the bonus so that an episode of full length earns this much of it; with --tau, tau times that
+    strength: float | None = None
     set: Several = ()  # path=value, such as agent.learning_rate=3e-4 or n_envs=64; may be given several times
     out: Path | None = None  # the folder of the run; training/<env>-<agent>-<bonus> unless given
     every: str | None = None  # frames between two rows of metrics.jsonl: 50k (control tasks: 2k)

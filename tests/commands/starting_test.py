@@ -57,6 +57,14 @@ def test_no_flag_is_shown_with_the_value_it_has_when_it_is_not_given(name, capsy
     assert name != "train" or "--no-film --no-film: neither a film" in told
 
 
+def test_the_help_says_how_a_temperature_and_a_strength_go_together(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["train", "--help"])
+    told = " ".join(re.sub(r"[^\x20-\x7e]", " ", capsys.readouterr().out).split())
+    assert "temperature of the bonus: 0.01; 1 with --strength, and another one scales that;" in told
+    assert "an episode of full length earns this much of it; with --tau, tau times that" in told
+
+
 def test_bash_completes_commands(capsys, tmp_path):
     code, out, err = call(capsys, "completion", "bash")
     assert code == 0 and PLACES["bash"] in err
