@@ -1,4 +1,4 @@
-"""A configuration as plain data: what is stored, hashed, printed and overridden.
+"""A configuration as plain data: what is stored, hashed, printed and overridden, and the ranges of its numbers.
 
 The object graph itself is the configuration, so there is nothing to keep in step with it.
 """
@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
 import typing
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -17,6 +18,22 @@ import jax
 import numpy as np
 
 MANY, SOME = 60, 20  # names beyond which an error lists some
+
+# What a number may be; none of them is what is not a number.
+SHARE, BELOW_ONE = "a number from 0 to 1", "a number from 0 to below 1"
+AT_LEAST_ZERO, ABOVE_ZERO = "a number of at least 0", "a number above 0"
+POSITIVE, FINITE = "a finite number above 0", "a finite number"
+COUNT, COUNT_OR_NONE = "a whole number of at least 1", "a whole number of at least 0"
+_HOLDS: dict[str, Callable[[Any], bool]] = {
+    SHARE: lambda x: 0 <= x <= 1,
+    BELOW_ONE: lambda x: 0 <= x < 1,
+    AT_LEAST_ZERO: lambda x: 0 <= x < math.inf,
+    ABOVE_ZERO: lambda x: x > 0,
+    POSITIVE: lambda x: 0 < x < math.inf,
+    FINITE: lambda x: -math.inf < x < math.inf,
+    COUNT: lambda x: 1 <= x < math.inf and x == int(x),
+    COUNT_OR_NONE: lambda x: 0 <= x < math.inf and x == int(x),
+}
 
 
 def describe(thing: Any) -> Any:
@@ -85,12 +102,26 @@ def parse_as(old: Any, text: str, path: str) -> Any:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         new = text
     if isinstance(old, float) and type(new) is int:
-        new = float(new)
+        new = float(new) if abs(new) < 2**1023 else text  # beyond it there is no float
     fits = type(new) is type(old) or (old is None and new is None) or (old is None and type(new) in (int, float))
     if not fits:
         wanted = {int: "a whole number", float: "a number", bool: "true or false"}.get(type(old), type(old).__name__)
         raise ValueError(f"{path} is {describe(old)!r} and takes {wanted}, not {text!r}.")
     return new
+
+
+def check_numbers(thing: Any, wanted: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse fields out of range, named by the range that they must lie in; not those that are traced or stacked.
+
+    For the `__check_init__` of whatever has settings: a number out of range would run to the end and learn nothing.
+    """
+    usual = {field.name: field.default for field in dataclasses.fields(thing)}
+    for words, names in wanted.items():
+        for name in names:
+            x = getattr(thing, name)
+            if isinstance(x, int | float | np.integer | np.floating) and not _HOLDS[words](x):
+                hint = "" if usual[name] is dataclasses.MISSING else f": {usual[name]} is usual"
+                raise ValueError(f"{type(thing).__name__} takes {words} as {name}, got {x}{hint}.")
 
 
 def suggest(given: str, accepted: list[str], listed_by: str = "made list") -> str:

@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array, Float, Key, PyTree
 
 from made.core import Metrics
+from made.describe import ABOVE_ZERO, POSITIVE, check_numbers
 
 Loss = Callable[[PyTree, PyTree, Key[Array, ""]], tuple[Float[Array, ""], Metrics]]
 
@@ -37,6 +38,7 @@ class Fit(eqx.Module):
     batch: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
+        check_numbers(self, {POSITIVE: ("learning_rate", "epsilon"), ABOVE_ZERO: ("clip",)})
         if self.steps < 1 or self.batch < 0:
             raise ValueError(
                 f"Fit takes steps >= 1 and batch >= 0 (0 for all), got steps={self.steps}, batch={self.batch}."

@@ -34,6 +34,10 @@ class Run(Trial):
         for name in ("n_envs", "unroll", "iterations", "every", "spares"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Run.{name} must be at least 1, got {getattr(self, name)}.")
+        if self.starts is not None and (self.starts < 1 or self.starts != int(self.starts)):
+            raise ValueError(
+                f"Run.starts must be a whole number of at least 1, or None for one at every step; got {self.starts}."
+            )
 
     def start(self, key: Key[Array, ""]) -> "RunState":
         return start(self, key)

@@ -22,9 +22,9 @@ from made.agents.dreamer_latent import check_bonus, imagined, latent_spec, real
 from made.agents.dreamer_nets import MLP, Layout
 from made.agents.dreamer_policy import Actor, check_actions, numbers
 from made.agents.dreamer_world import Watched, World, departures
-from made.agents.ranges import ABOVE_ZERO, AT_LEAST_ZERO, SHARE, check_numbers
 from made.agents.rssm import Latent, at_a_time
 from made.core import Agent, Bonus, Metrics, Spec, Transition
+from made.describe import ABOVE_ZERO, AT_LEAST_ZERO, SHARE, check_numbers
 
 EPSILON = 1e-7  # of Adam, as in the framework of Dreamer v1
 _RATES, _NOISE = ("model_rate", "actor_rate", "value_rate"), ("noise", "noise_half", "noise_least")

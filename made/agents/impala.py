@@ -12,6 +12,15 @@ from made import trees
 from made.agents.impala_nets import LAYOUTS, Layout, PolicyNet
 from made.agents.vtrace import vtrace
 from made.core import Agent, Metrics, Spec, Transition
+from made.describe import ABOVE_ZERO, AT_LEAST_ZERO, BELOW_ONE, POSITIVE, SHARE, check_numbers
+
+RANGES = {
+    SHARE: ("discount", "discount_intrinsic"),
+    BELOW_ONE: ("smoothing",),
+    AT_LEAST_ZERO: ("decay", "entropy", "baseline"),
+    ABOVE_ZERO: ("clip", "clip_gradient"),
+    POSITIVE: ("learning_rate", "epsilon"),
+}
 
 
 class Acted(NamedTuple):
@@ -57,6 +66,7 @@ class IMPALA(Agent):
     view: str = eqx.field(static=True, default="")
 
     def __check_init__(self):
+        check_numbers(self, RANGES)
         if self.heads not in (1, 2) or self.lag < 0:
             raise ValueError(f"IMPALA takes heads=1 or 2 and lag >= 0, got heads={self.heads}, lag={self.lag}.")
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 from made import nets, trees, views
 from made.agents.recurrent import GATES, Carry, Recurrent
 from made.core import Space, Spec
+from made.describe import COUNT, check_numbers
 
 KERNEL = 3
 
@@ -66,6 +67,12 @@ class Layout(eqx.Module):
             raise ValueError(
                 "Layout takes a stride for each convolution and one dense layer or more; got "
                 f"channels={self.channels}, strides={self.strides}, dense={self.dense}."
+            )
+        check_numbers(self, {COUNT: ("width", "layers")})
+        if not all(isinstance(x, int) and x >= 1 for x in (*self.channels, *self.strides, *self.dense)):
+            raise ValueError(
+                f"Layout takes sizes of at least 1 as channels, strides and dense, got {self.channels}, "
+                f"{self.strides} and {self.dense}."
             )
         if self.memory not in ("", *GATES) or self.inputs not in ("symbols", "pixels"):
             raise ValueError(

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from made.agents import model
 from made.core import Agent, table_sizes
+from made.describe import AT_LEAST_ZERO, COUNT, FINITE, POSITIVE, SHARE, check_numbers
 
 
 class PPOState(NamedTuple):
@@ -33,6 +34,10 @@ class ModelPPO(Agent):
     v_max: float = 1.0
     initial: float = 1.0
     sweeps: int = eqx.field(static=True, default=12)
+
+    def __check_init__(self):
+        check_numbers(self, {POSITIVE: ("alpha",), SHARE: ("gamma",), AT_LEAST_ZERO: ("v_max",)})
+        check_numbers(self, {FINITE: ("initial",), COUNT: ("sweeps",)})
 
     def init(self, key, spec):
         s, a = table_sizes(spec, "ModelPPO")

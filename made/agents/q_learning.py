@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from made import trees
 from made.agents.model import epsilon_greedy
 from made.core import Agent, table_sizes
+from made.describe import AT_LEAST_ZERO, FINITE, SHARE, check_numbers
 
 
 class QState(NamedTuple):
@@ -33,6 +34,9 @@ class QLearning(Agent):
     v_max: float = 1.0
     initial: float = 1.0
     epsilon: float = 0.0
+
+    def __check_init__(self):
+        check_numbers(self, {SHARE: ("gamma", "epsilon"), AT_LEAST_ZERO: ("horizon", "v_max"), FINITE: ("initial",)})
 
     def init(self, key, spec):
         s, a = table_sizes(spec, "QLearning")

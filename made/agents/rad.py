@@ -10,8 +10,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from made import trees
 from made.agents.rad_nets import Actor, Critic, Layout, draw, mean_action, networks
-from made.agents.ranges import ABOVE_ZERO, AT_LEAST_ZERO, SHARE, check_numbers
 from made.core import Agent, Metrics, Spec
+from made.describe import ABOVE_ZERO, AT_LEAST_ZERO, SHARE, check_numbers
 
 RANGES = {
     SHARE: ("discount", "tau", "encoder_tau"),

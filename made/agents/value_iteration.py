@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from made.agents import model
 from made.core import Agent, table_sizes
+from made.describe import AT_LEAST_ZERO, COUNT, FINITE, SHARE, check_numbers
 
 
 class VIState(NamedTuple):
@@ -35,6 +36,10 @@ class ValueIteration(Agent):
     epsilon: float = 0.0
     monotone: float = 1.0  # a number, so that both forms are lanes of one program
     sweeps: int = eqx.field(static=True, default=12)
+
+    def __check_init__(self):
+        shares = ("gamma", "epsilon", "monotone")
+        check_numbers(self, {SHARE: shares, AT_LEAST_ZERO: ("v_max",), FINITE: ("initial",), COUNT: ("sweeps",)})
 
     def init(self, key, spec):
         s, a = table_sizes(spec, "ValueIteration")

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from made import nets, trees, views
 from made.bonuses.embedding import he
 from made.core import Bonus, EpisodeMemory, Note, Space, Spec, Transition
+from made.describe import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, check_numbers
 from made.learning import Fit, Learned, named
 
 
@@ -165,6 +166,8 @@ class AMIGo(Bonus):
     reads: ClassVar[tuple[str, ...]] = ("next_note",)
 
     def __check_init__(self):
+        times = ("target", "furthest", "patience")
+        check_numbers(self, {AT_LEAST_ZERO: ("alpha", "beta", "entropy"), ABOVE_ZERO: times, COUNT: ("width",)})
         if not 1 <= self.bits <= 16:
             raise ValueError(f"AMIGo tells 2^bits regions apart and takes 1 <= bits <= 16, got bits={self.bits}.")
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from made.core import Density, Transition
+from made.describe import SHARE, check_numbers
 
 
 class Arrivals(Density):
@@ -17,6 +18,9 @@ class Arrivals(Density):
 
     density: Density
     arrived: float = 1.0
+
+    def __check_init__(self):
+        check_numbers(self, {SHARE: ("arrived",)})
 
     def init(self, key, spec):
         return self.density.init(key, spec)

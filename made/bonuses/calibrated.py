@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from made.bonuses.combine import Around
 from made.core import Bonus
+from made.describe import AT_LEAST_ZERO, COUNT_OR_NONE, check_numbers
 
 
 class CalibratedState(NamedTuple):
@@ -36,6 +37,7 @@ class Calibrated(Around):
     horizon: int = eqx.field(static=True, default=0)  # 0: the task's clock
 
     def __check_init__(self):
+        check_numbers(self, {AT_LEAST_ZERO: ("strength",), COUNT_OR_NONE: ("warmup",)})
         if self.horizon < 0 or "value" in self.bonus.reads:
             raise ValueError(
                 f"Calibrated takes horizon >= 0 and a bonus that can be told without an agent's values; got "

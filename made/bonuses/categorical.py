@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from made import rings, trees
 from made.bonuses.likelihood import SYMBOLS, Outline, outline
 from made.core import Density, Spec
+from made.describe import POSITIVE, check_numbers
 
 
 class Factorised(Density):
@@ -30,6 +31,7 @@ class Factorised(Density):
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)
 
     def __check_init__(self):
+        check_numbers(self, {POSITIVE: ("alpha",)})
         rings.check_window("Factorised", self.window, self.capacity)
 
     def init(self, key, spec):

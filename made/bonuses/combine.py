@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PyTree
 from made import moments
 from made.bonuses.episodic import VisitCounts, beside, inside, with_trace
 from made.core import Bonus, EpisodeMemory, NoMemory
+from made.describe import SHARE, check_numbers
 from made.learning import named
 
 
@@ -122,6 +123,7 @@ class Normalised(Around):
     n_envs: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
+        check_numbers(self, {SHARE: ("gamma",)})
         if self.of not in ("reward", "return") or (self.of == "return") != (self.n_envs > 0):
             raise ValueError(
                 f"Normalised divides by the deviation of='reward', or of='return' together with n_envs >= 1, the "

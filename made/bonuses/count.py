@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from made.core import Bonus, EpisodeMemory, NoMemory, table_sizes
+from made.describe import AT_LEAST_ZERO, check_numbers
 
 
 class NoBonus(Bonus):
@@ -38,6 +39,9 @@ class Count(Bonus):
     v_max: float = 1.0
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ("obs", "action")
+
+    def __check_init__(self):
+        check_numbers(self, {AT_LEAST_ZERO: ("power", "v_max")})
 
     def init(self, key, spec) -> Float[Array, "S A"]:
         return jnp.zeros(table_sizes(spec, "Count"))

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, PyTree
 
 from made import hashing, moments, rings, trees, views
 from made.core import Density, Transition, table_sizes
+from made.describe import SHARE, check_numbers
 
 
 class WindowState(NamedTuple):
@@ -64,6 +65,9 @@ class GeometricMixture(Density):
     """
 
     eta: float = 0.02
+
+    def __check_init__(self):
+        check_numbers(self, {SHARE: ("eta",)})
 
     def init(self, key, spec):
         return MixtureState(jnp.zeros(table_sizes(spec, "GeometricMixture")), jnp.zeros(()))

@@ -11,6 +11,7 @@ from made import trees
 from made.bonuses.embedding import Embedding
 from made.bonuses.icm import forward_model
 from made.core import Bonus, EpisodeMemory, NoMemory
+from made.describe import COUNT, COUNT_OR_NONE, check_numbers
 from made.learning import Fit, Learned, named
 
 
@@ -41,6 +42,7 @@ class Disagreement(Bonus):
     reads: ClassVar[tuple[str, ...]] = ("obs", "action")
 
     def __check_init__(self):
+        check_numbers(self, {COUNT: ("embedding", "width"), COUNT_OR_NONE: ("hidden",)})
         if self.models < 2:
             raise ValueError(f"Disagreement needs models >= 2, or there is nobody to disagree; got {self.models}.")
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from made import nets, trees, views
 from made.core import Metrics, Space, Spec, Transition
+from made.describe import COUNT, COUNT_OR_NONE, check_numbers
 from made.learning import Fit, Learned, named
 
 
@@ -79,6 +80,9 @@ class Controllable(eqx.Module):
     view: str = eqx.field(static=True, default="")
     hidden: int = eqx.field(static=True, default=1)  # dense layers between the encoder and the embedding
     fit: Fit = Fit()
+
+    def __check_init__(self):
+        check_numbers(self, {COUNT: ("size", "width"), COUNT_OR_NONE: ("hidden",)})
 
     def init(self, key: Key[Array, ""], spec: Spec) -> Learned:
         """(embedding, inverse model) before any experience."""

@@ -12,6 +12,7 @@ from made.bonuses.episodic import VisitCounts
 from made.bonuses.made import MADE
 from made.bonuses.rnd import RND
 from made.core import Bonus, Density, EpisodeMemory, NoMemory
+from made.describe import AT_LEAST_ZERO, SHARE, check_numbers
 
 WINDOW = 10_000
 
@@ -39,6 +40,7 @@ class Family(Bonus):
     memory: EpisodeMemory = VisitCounts()
 
     def __check_init__(self):
+        check_numbers(self, {AT_LEAST_ZERO: ("novelty", "alpha", "power"), SHARE: ("gate",)})
         if not isinstance(self.cover.memory, NoMemory):
             raise ValueError(
                 f"Family asks its cover about s and about s', but {type(self.cover).__name__} keeps an episodic "

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from made import trees, views
 from made.bonuses.embedding import check_on
 from made.core import Bonus, EpisodeMemory, NoMemory, Space
+from made.describe import AT_LEAST_ZERO, check_numbers
 
 
 class HashedState(NamedTuple):
@@ -39,6 +40,7 @@ class HashedCounts(Bonus):
     memory: EpisodeMemory = NoMemory()
 
     def __check_init__(self):
+        check_numbers(self, {AT_LEAST_ZERO: ("power",)})
         check_on("HashedCounts", self.on)
         if self.kind not in ("exact", "similar") or not 1 <= self.bits <= 30:
             raise ValueError(

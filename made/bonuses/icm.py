@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PyTree
 from made import nets, trees
 from made.bonuses.embedding import Embedding, Inverse, he
 from made.core import Bonus, EpisodeMemory, NoMemory, Space
+from made.describe import AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, check_numbers
 from made.learning import Fit, Learned, named
 
 
@@ -57,6 +58,10 @@ class ICM(Bonus):
     fit: Fit = Fit()
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ("obs", "action", "next_obs")
+
+    def __check_init__(self):
+        check_numbers(self, {AT_LEAST_ZERO: ("forward_weight", "inverse_weight")})
+        check_numbers(self, {COUNT: ("embedding", "width"), COUNT_OR_NONE: ("hidden",)})
 
     def init(self, key, spec) -> Learned:
         k_embedding, k_forward, k_inverse = jax.random.split(key, 3)

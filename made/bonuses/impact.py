@@ -12,6 +12,7 @@ from made import trees
 from made.bonuses.episodic import VisitCounts
 from made.bonuses.icm import ICM
 from made.core import Bonus, EpisodeMemory
+from made.describe import AT_LEAST_ZERO, SHARE, check_numbers
 
 
 class Impact(Bonus):
@@ -32,6 +33,9 @@ class Impact(Bonus):
     model: ICM = ICM()
     memory: EpisodeMemory = VisitCounts()
     reads: ClassVar[tuple[str, ...]] = ("obs", "action", "next_obs", "next_note")
+
+    def __check_init__(self):
+        check_numbers(self, {SHARE: ("moved", "gate"), AT_LEAST_ZERO: ("visits",)})
 
     def init(self, key, spec):
         return self.model.init(key, spec)

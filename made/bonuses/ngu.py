@@ -11,6 +11,7 @@ from made import moments
 from made.bonuses.embedding import Controllable
 from made.bonuses.rnd import RND
 from made.core import Bonus, EpisodeMemory, NoMemory, Note
+from made.describe import ABOVE_ZERO, AT_LEAST_ZERO, POSITIVE, check_numbers
 from made.learning import Learned
 
 SAME = 1e-10  # squared distances below this share of the squared length are rounding: the same observation again
@@ -24,6 +25,9 @@ class Kernel(eqx.Module):
     cluster: float = 0.008  # relative squared distances below this are zero
     offset: float = 0.001  # c, the pseudo-count's constant
     most: float = 8.0  # s_m: beyond this similarity nothing is paid
+
+    def __check_init__(self):
+        check_numbers(self, {POSITIVE: ("epsilon", "offset"), AT_LEAST_ZERO: ("cluster",), ABOVE_ZERO: ("most",)})
 
     def similarity(self, squares: Float[Array, " k"], usual: Float[Array, ""]) -> Float[Array, ""]:
         """sqrt(sum_i K(f, f_i)) + c, with K = epsilon / (max(d_i^2 / d_m^2 - cluster, 0) + epsilon); inf is nobody."""
@@ -102,6 +106,7 @@ class NGU(Bonus):
     capacity: int = eqx.field(static=True, default=0)  # 0: the task's clock, or 1,000 where it has none
 
     def __check_init__(self):
+        check_numbers(self, {ABOVE_ZERO: ("most",)})
         if self.kernel.k < 1 or self.capacity < 0 or not isinstance(self.lifelong.memory, NoMemory):
             raise ValueError(
                 f"NGU takes kernel.k >= 1, capacity >= 0 and a life-long bonus without episodic memory; got "

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from made.bonuses.episodic import VisitCounts
 from made.bonuses.rnd import RND
 from made.core import Bonus, EpisodeMemory, NoMemory
+from made.describe import AT_LEAST_ZERO, check_numbers
 
 
 class NovelD(Bonus):
@@ -22,6 +23,7 @@ class NovelD(Bonus):
     memory: EpisodeMemory = VisitCounts()
 
     def __check_init__(self):
+        check_numbers(self, {AT_LEAST_ZERO: ("alpha",)})
         if not isinstance(self.novelty.memory, NoMemory):
             raise ValueError(
                 f"NovelD compares the novelty of s and s', but {type(self.novelty).__name__} keeps an episodic memory, "

@@ -13,6 +13,7 @@ from made.bonuses.embedding import Embedding, check_on
 from made.bonuses.likelihood import outline
 from made.bonuses.released import RandomEncoder
 from made.core import Bonus, EpisodeMemory, NoMemory, Transition
+from made.describe import COUNT, COUNT_OR_NONE, check_numbers
 
 CACHED, LAUNCHED = 64**2, 128**2  # others at a time: as a cache holds on a CPU, as keep a GPU busy; squares: `largest`
 
@@ -50,6 +51,7 @@ class RE3(Bonus):
     memory: EpisodeMemory = NoMemory()
 
     def __check_init__(self):
+        check_numbers(self, {COUNT: ("embedding", "width"), COUNT_OR_NONE: ("hidden",)})
         check_on("RE3", self.on)
         if not 1 <= self.k < min(self.capacity, self.block or self.capacity) or self.chunk < 1:
             raise ValueError(

@@ -13,6 +13,7 @@ from made.bonuses.likelihood import LARGEST, SYMBOLS, Leaf, Outline, outline
 from made.bonuses.made import MADE
 from made.bonuses.released_vae import ReleasedVAE, is_image, last_frame
 from made.core import Bonus, Density, EpisodeMemory, NoMemory, Transition
+from made.describe import COUNT, check_numbers
 from made.folded import STRIDES, folded
 from made.learning import Fit, Learned, named
 from made.nets import MLP, ConvNet, orthogonal
@@ -83,6 +84,7 @@ class DividedByDeviation(Density):
     sample: int = eqx.field(static=True, default=512)
 
     def __check_init__(self):
+        check_numbers(self, {COUNT: ("sample",)})
         if self.normaliser not in NORMALISERS:
             raise ValueError(f"normaliser={self.normaliser!r} must be one of {', '.join(NORMALISERS)}.")
 
@@ -170,6 +172,9 @@ class ReleasedRND(Bonus):
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ("next_obs",)
+
+    def __check_init__(self):
+        check_numbers(self, {COUNT: ("width", "hidden", "features")})
 
     def init(self, key, spec):
         k_encoder, k_target, k_predictor, k_start = jax.random.split(key, 4)

@@ -10,6 +10,7 @@ from jaxtyping import Array, PyTree
 from made import moments, trees, views
 from made.bonuses.embedding import Embedding, check_on
 from made.core import Bonus, EpisodeMemory, NoMemory
+from made.describe import COUNT, COUNT_OR_NONE, check_numbers
 from made.learning import Fit, Learned, named
 
 FAR = 5.0  # normalised observations are kept within this many deviations, as in the paper
@@ -49,6 +50,7 @@ class RND(Bonus):
     memory: EpisodeMemory = NoMemory()
 
     def __check_init__(self):
+        check_numbers(self, {COUNT: ("embedding", "width"), COUNT_OR_NONE: ("hidden", "deeper")})
         check_on("RND", self.on)
 
     @property

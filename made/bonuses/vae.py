@@ -11,6 +11,7 @@ from made import rings, trees
 from made.bonuses import pixels
 from made.bonuses.likelihood import SYMBOLS, Outline, outline
 from made.core import Density, Transition
+from made.describe import AT_LEAST_ZERO, check_numbers
 from made.learning import Fit, Learned, named
 from made.nets import MLP
 
@@ -124,6 +125,7 @@ class VAE(Density):
     fresh: int = eqx.field(static=True, default=3)  # new pairs for each one that is learnt from; 0: always all steps
 
     def __check_init__(self):
+        check_numbers(self, {AT_LEAST_ZERO: ("free",)})
         rings.check_window("VAE", self.window, self.capacity)
         if min(self.latent, self.width) < 1 or self.samples < 0 or self.fit.batch < 1 or self.fresh < 0:
             raise ValueError(

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from made.describe import COUNT, SHARE, check_numbers
 from made.experiments.spec import Claim, Drawing, Experiment, Verdict, choose
 from made.results import plot
 from made.results.store import Scale
@@ -28,6 +29,9 @@ class Ascent(Trial):
     iterations: int = eqx.field(static=True, default=6000)
     every: int = eqx.field(static=True, default=10)
     wide = True
+
+    def __check_init__(self):
+        check_numbers(self, {SHARE: ("first",), COUNT: ("H",)})
 
     def _mdp(self):
         return Chain(H=self.H).draw()

@@ -15,6 +15,7 @@ from made.bonuses.density import HashedRecentCounts
 from made.bonuses.released_vae import ReleasedVAE
 from made.bonuses.vae import ACTIVE, VAE
 from made.core import Agent, Density, Environment, Transition
+from made.describe import COUNT, SHARE, check_numbers
 from made.experiments import judging
 from made.experiments.spec import Claim, Drawing, Experiment, Verdict, choose
 from made.grids import make_grid
@@ -45,6 +46,9 @@ class Wanderer(Agent):
     """Acts by preferences that drift, so that what is recent differs from what was ever seen. Learns nothing."""
 
     drift: float = 0.3
+
+    def __check_init__(self):
+        check_numbers(self, {SHARE: ("drift",)})
 
     def init(self, key, spec):
         return jax.random.normal(key, (spec.action.n,))  # type: ignore[arg-type]
@@ -97,6 +101,9 @@ class Estimates(Trial):
     unroll: int = eqx.field(static=True, default=64)
     iterations: int = eqx.field(static=True, default=60)
     every: int = eqx.field(static=True, default=5)
+
+    def __check_init__(self):
+        check_numbers(self, {COUNT: ("window", "probes", "n_envs", "unroll")})
 
     def start(self, key):
         k_agent, k_streams, k_reserve, k_density, k_next = jax.random.split(key, 5)

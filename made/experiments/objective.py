@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from made.describe import AT_LEAST_ZERO, POSITIVE, SHARE, check_numbers
 from made.experiments.spec import Claim, Drawing, Experiment, Verdict, choose
 from made.results import plot
 from made.results.store import Scale
@@ -29,6 +30,9 @@ class Identities(Trial):
     iterations: int = eqx.field(static=True, default=20)
     every: int = eqx.field(static=True, default=1)
     wide = True
+
+    def __check_init__(self):
+        check_numbers(self, {POSITIVE: ("lam",), AT_LEAST_ZERO: ("tau",), SHARE: ("eta",)})
 
     def start(self, key):
         return key

@@ -32,6 +32,8 @@ class Grid(Environment):
     noisy_tv: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
+        if self.maker.max_steps < 1:
+            raise ValueError(f"An episode has max_steps of at least 1, got {self.maker.max_steps}.")
         unknown = [part for part in self.shows if part not in SHOWN]
         if unknown or not self.shows:
             raise ValueError(

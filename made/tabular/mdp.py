@@ -37,7 +37,7 @@ class MDP(eqx.Module):
 
     def __check_init__(self):
         _check_shapes(self.P.shape, self.r.shape, self.rho.shape, self.gamma.shape)
-        P, r, rho, gamma = (concrete(x) for x in (self.P, self.r, self.rho, self.gamma))
+        P, r, rho = (concrete(x) for x in (self.P, self.r, self.rho))
         if P is not None:
             check_distribution(P, "P", "(s, a)", "divide each row by its sum, or fill the rows left empty")
         if rho is not None:
@@ -45,11 +45,7 @@ class MDP(eqx.Module):
         if r is not None and not np.isfinite(r).all():
             at = _first(~np.isfinite(r))
             raise ValueError(f"r{list(at)} is {r[at]}; every reward must be finite: look for a division by zero.")
-        if gamma is not None and not ((gamma >= 0) & (gamma < 1)).all():
-            raise ValueError(
-                f"gamma is {gamma}, but a discount must lie in [0, 1); for an undiscounted task use a gamma just "
-                "below 1, or the finite-horizon functions of made.tabular.solve."
-            )
+        check_discount(self.gamma)
 
     @property
     def n_states(self) -> int:
@@ -99,6 +95,16 @@ def concrete(x: Any) -> np.ndarray | None:
         return np.asarray(x)
     except jax.errors.TracerArrayConversionError:
         return None
+
+
+def check_discount(gamma: Any) -> None:
+    """Refuse a discount outside [0, 1), where it is known."""
+    known = concrete(gamma)
+    if known is not None and not ((known >= 0) & (known < 1)).all():
+        raise ValueError(
+            f"gamma is {known}, but a discount must lie in [0, 1); for an undiscounted task use a gamma just below 1, "
+            "or the finite-horizon functions of made.tabular.solve."
+        )
 
 
 def check_distribution(p: np.ndarray, name: str, row: str, fix: str) -> None:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from made.tabular.mdp import MDP, concrete
+from made.tabular.mdp import MDP, check_discount, concrete
 
 
 class Lock(eqx.Module):
@@ -45,6 +45,7 @@ class Lock(eqx.Module):
         _check_size("Lock", "H", self.H, 1)
         _check_number("Lock", "p", self.p, 0, 1, "it is the chance to die on the right action")
         _check_number("Lock", "penalty", self.penalty, 0, jnp.inf, "it is subtracted; give its size without a sign")
+        check_discount(self.gamma)  # where an MDP is drawn in a compiled program, nobody could
 
     @property
     def n_states(self) -> int:
@@ -146,6 +147,7 @@ class Garnet(eqx.Module):
             raise ValueError(
                 f"Garnet has branching={self.branching} but only S={self.S} states to branch to: use at most {self.S}."
             )
+        check_discount(self.gamma)
 
     def draw(self, key: Key[Array, ""] | None = None) -> MDP:
         """A random MDP; without a key, that of `jax.random.key(0)`."""
@@ -174,6 +176,7 @@ class DeepSea(eqx.Module):
 
     def __check_init__(self):
         _check_size("DeepSea", "size", self.size, 1)
+        check_discount(self.gamma)
 
     @property
     def horizon(self) -> int:

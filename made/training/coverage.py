@@ -19,6 +19,10 @@ class Coverage(Watch):
 
     bits: int = eqx.field(static=True, default=14)  # 2^bits registers
 
+    def __check_init__(self):
+        if not 4 <= self.bits <= 30:
+            raise ValueError(f"Coverage has 2^bits registers with 4 <= bits <= 30, got bits={self.bits}: 14 is usual.")
+
     def init(self, key, spec):
         return jnp.zeros(2**self.bits, jnp.uint8)
 
