@@ -16,6 +16,7 @@ from made import cli, doctor
 from made.bench import BENCHES, Measure, as_text
 from made.bench import run as run_bench
 from made.commands import studies
+from made.report import Report
 from made.results import plot
 
 
@@ -190,6 +191,12 @@ def test_a_place_that_cannot_be_is_refused_before_anything_is_drawn(
     monkeypatch.setattr(plot, "figure", lambda *given, **more: begun.append(given))
     code, _, err = call(capsys, *words, "--out", str(recorded / "runs"))
     assert (code, err) == (2, f"made: {message}\n") and not begun and not list(tmp_path.iterdir())
+
+
+def test_a_report_of_trained_agents_alone_has_a_page_without_sections(tmp_path):
+    """`made report --out results/train --markdown ...`: no experiment is recorded there."""
+    assert studies._told(Report(tmp_path / "index.html", [], [], []), tmp_path / "new" / "results.md") == 0
+    assert (tmp_path / "new" / "results.md").read_text().startswith("# Results")
 
 
 def test_a_demo_whose_places_cannot_be_leaves_none_behind(capsys, tmp_path, monkeypatch):

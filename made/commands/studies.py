@@ -199,8 +199,8 @@ def _told(written, to_markdown: Path | None = None) -> int:
     if to_markdown is not None:
         from made import markdown
 
-        pairs = zip(written.sections, written.images, strict=True)
-        sections, images = zip(*((section, files) for section, files in pairs if section.provenance), strict=True)
+        pairs = [pair for pair in zip(written.sections, written.images, strict=True) if pair[0].provenance]
+        sections, images = [section for section, _ in pairs], [files for _, files in pairs]
         to_markdown.parent.mkdir(parents=True, exist_ok=True)
         to_markdown.write_text(markdown.render(sections, images, to_markdown), "utf-8")
     _tell([row for row in written.judged if row.seeds])
