@@ -9,7 +9,7 @@ from made.experiments import dmc_study as shared
 from made.experiments.judging import rng
 from made.experiments.spec import Claim, Drawing, Experiment
 from made.results import plot
-from made.results.bootstrap import interval
+from made.results.bootstrap import interval, several
 from made.results.store import Scale
 from made.results.table import Table
 from made.trial import Trial
@@ -55,9 +55,8 @@ def _figure(table: Table, labels: list[str], name: str, text: str) -> Drawing:
     seeds = [len(table.seeds(one)) for one in labels]
     if len(set(seeds)) > 1:
         for ax, task in zip(axes, names, strict=True):
-            ax.set_title(
-                f"{task}, {plot.several([n for n, one in zip(seeds, labels, strict=True) if one.startswith(task)])}"
-            )
+            mine = [len(table.seeds(one)) for one in labels if one.startswith(f"{task}/")]
+            ax.set_title(f"{task}, {several(mine)}")
     return Drawing(name, fig, plot.caption(fig, text, seeds=seeds, statistic="mean"))
 
 

@@ -43,6 +43,16 @@ class Interval(NamedTuple):
         return f"{_number(self.estimate)} [{ends}]"
 
 
+def several(counts: Sequence[int]) -> str:
+    """How many seeds, in words.
+
+    >>> several([3, 5, 4]), several([1])
+    ('3 to 5 seeds', '1 seed')
+    """
+    number = " to ".join(str(count) for count in dict.fromkeys((min(counts), max(counts))))
+    return f"{number} seed{'s' * (number != '1')}"
+
+
 def iqm(values: ArrayLike, axis: int = -1) -> np.ndarray | np.floating:
     """The interquartile mean: the mean of the middle half of the sorted values.
 

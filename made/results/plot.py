@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from made.results.bootstrap import Statistic, Times, interval
+from made.results.bootstrap import Statistic, Times, interval, several
 from made.results.palette import few_colours
 from made.results.places import made_folder
 from made.results.table import Table
@@ -299,16 +299,6 @@ def caption(
         width = int(fig.get_figwidth() * 17.5)  # characters of 8 points to the inch
         fig.supxlabel("\n".join(textwrap.wrap(whole, width)), x=0.01, ha="left", fontsize=8, color="#444444")
     return whole
-
-
-def several(counts: Sequence[int]) -> str:
-    """How many seeds, in words.
-
-    >>> several([3, 5, 4]), several([1])
-    ('3 to 5 seeds', '1 seed')
-    """
-    number = " to ".join(str(count) for count in dict.fromkeys((min(counts), max(counts))))
-    return f"{number} seed{'s' * (number != '1')}"
 
 
 def log_axis(ax: "Axes", which: str = "x") -> None:
