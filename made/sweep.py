@@ -11,6 +11,7 @@ import contextlib
 import fnmatch
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -216,6 +217,11 @@ def _in_pieces(group: Group, store: Store, on_rows: Callable[[int], None], until
     seeds = sorted({planned.job.seed for planned in group.jobs})
     first, few = group.jobs[0], seeds if len(seeds) < 20 else [seeds[0], "to", seeds[-1]]
     out = store.unfinished(first.job.experiment, f"{first.id}-s{'-'.join(map(str, few))}")
+    for other in sorted(set(out.parent.glob(f"{first.id}-s*")) - {out}):
+        said = (
+            f"{other} is a run of {first.job.label} on other seeds, not finished; it goes on where these are asked for"
+        )
+        print(f"made: {said}.", file=sys.stderr, flush=True)
     whole = pieces.complete(first.trial, seeds, out, on_rows, until)
     for planned in group.jobs:
         _store(group, planned, whole.records[planned.job.seed], store, whole.made_by)

@@ -132,6 +132,21 @@ def test_without_checkpoints_a_run_is_the_same(whole, tmp_path, monkeypatch):
     assert rows(store) == rows(whole)
 
 
+def test_an_unfinished_run_on_other_seeds_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(rendering, "installed", lambda: True)
+    one = Record("", 0, {"step": np.array([20, 40]), "eval_return": np.zeros(2)})
+    monkeypatch.setattr(pieces, "complete", lambda trial, seeds, *_: pieces.Whole(dict.fromkeys(seeds, one), {}))  # type: ignore[arg-type]
+    for store, seeds, told in ((Store(tmp_path / "a"), [0], True), (Store(tmp_path / "b"), [0, 1, 2], False)):
+        (group,) = planned(SMOKE.experiment, store)
+        name = f"{group.jobs[0].id}-s{'-'.join(map(str, seeds))}"
+        left = store.unfinished("dmc", name)
+        left.mkdir(parents=True)
+        list(sweep([group], store))
+        said = capsys.readouterr().err
+        assert (f"{left} is a run of pendulum_swingup/none on other seeds, not finished" in said) == told
+        assert left.exists() == told, "what it holds stays"
+
+
 @pytest.mark.parametrize("minutes", [None, 60.0])
 def test_where_the_device_fails_once_the_run_goes_on_from_its_checkpoint(whole, tmp_path, capsys, minutes):
     store, heard = Store(tmp_path / "runs"), []
