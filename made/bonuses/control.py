@@ -57,8 +57,8 @@ class DividedAsReleased(Around):
 
         b = inner / sqrt(variance(inner) + 1/n)   after n updates
 
-    `Normalised` has the right one. Distances of frames vary by a hundredth or two, so that for thousands of updates
-    the release pays a part of what it would without the slip, and the more the longer it learns.
+    `Normalised` has the right one. A bonus that deviates by 0.01 is divided by 3.3 times as much after 1,000 updates
+    and by 1.4 times as much after 10,000: what is paid grows as training goes on.
     """
 
     bonus: Bonus

@@ -69,11 +69,11 @@ def ten_thousand_is_reasonable(table: Table) -> Verdict:
     lack = dmc_claims.lacking(table, (), ())
     few = "" if len(shared.tasks(table)) > 1 else "one task says nothing of others"
     if not shares:
-        return dmc_claims.judged(None, told, "; ".join(filter(None, (lack, "no return with a window of 10k"))))
+        return dmc_claims.judged(None, told, lack.also("no return with a window of 10k"))
     if any(high < REASONABLE for _, _, high in shares):
         return dmc_claims.judged(False, told, lack)
     fine = all(low >= REASONABLE for _, low, _ in shares) and len(best) > 1
-    return dmc_claims.judged(True if fine else None, told, "; ".join(filter(None, (lack, few, *absent))))
+    return dmc_claims.judged(True if fine else None, told, lack.also(few, *absent))
 
 
 def draw(table: Table) -> list[Drawing]:

@@ -49,10 +49,21 @@ class Gain(NamedTuple):
         return f"{kind}{self.estimate:.2f} {ends} on {self.tasks} task{'s' * (self.tasks > 1)}"
 
 
+class Lack(NamedTuple):
+    """What a claim needs and was not run, in words, empty where all is there; and the seeds that it rests on."""
+
+    words: str
+    seeds: int
+
+    def also(self, *more: str) -> "Lack":
+        """With more that is lacking; empty words say nothing."""
+        return self._replace(words="; ".join(filter(None, (self.words, *more))))
+
+
 def lacking(
     table: Table, tasks: Sequence[str], methods: Sequence[str], steps: int = 0, fewest: int = FEWEST_SEEDS
-) -> str:
-    """What a claim needs and was not run, in words; empty where all is there. One form of MADE is always needed."""
+) -> Lack:
+    """What a claim on these tasks and methods lacks. One form of MADE is always needed."""
     seeds = in_common(table, tasks, methods)
     said = [] if shared.from_pixels(table) else ["the runs are from states, the paper's from pixels"]
     if absent := [task for task in tasks if task not in shared.tasks(table)]:
@@ -63,7 +74,7 @@ def lacking(
         said += [f"{task} lacks {', '.join(lack)}"] if lack else []
         if (tried := shared.budget(table, task)) < steps:
             said.append(f"{task} was tried for {tried:,} of {steps:,} steps")
-    return "; ".join([*said, *([f"{seeds} of {fewest} seeds"] if 0 < seeds < fewest else [])])
+    return Lack("", seeds).also(*said, f"{seeds} of {fewest} seeds" * (0 < seeds < fewest))
 
 
 def in_common(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> int:
@@ -88,23 +99,24 @@ def ready(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> list[st
     return [task for task, have in begun.items() if set(methods) <= set(have) and set(have) & set(MADES)] or list(begun)
 
 
-def judged(verdict: bool | None, observed: str, lack: str, seeds: int | None = None) -> Verdict:
+def judged(verdict: bool | None, observed: str, lack: Lack) -> Verdict:
     """The verdict where all that it needs was run."""
-    return Verdict(None if lack else verdict, f"{observed}. Cannot be told: {lack}" if lack else observed, seeds)
+    if not lack.words:
+        return Verdict(verdict, observed, lack.seeds)
+    return Verdict(None, f"{observed}. Cannot be told: {lack.words}", lack.seeds)
 
 
 def settle(
     table: Table,
-    verdict: bool | None,
-    told: str,
+    found: Verdict,
     tasks: Sequence[str],
     methods: Sequence[str],
     steps: int = 0,
     alone: bool | None = None,
 ) -> Verdict:
     """The verdict on several tasks. `alone` is the one that a single task is enough for: then others may be missing."""
-    needed = ready(table, tasks, methods) if verdict is not None and verdict == alone else tasks
-    return judged(verdict, told, lacking(table, needed, methods, steps), in_common(table, needed, methods))
+    needed = ready(table, tasks, methods) if found.holds is not None and found.holds == alone else tasks
+    return judged(found.holds, found.observed, lacking(table, needed, methods, steps))
 
 
 def better_made(table: Table, task: str, tuned: bool = False) -> str | None:
@@ -154,12 +166,12 @@ def faster(table: Table) -> Verdict:
         said.append("each at its own tuned temperature: " + ", ".join(f"{m} {x}" for m, x in tuned.items() if x))
     drq = ", ".join(f"{task} {x}" for task, x in PUBLISHED_DRQ.items())
     told = f"steps over MADE's: {'; '.join(said)}. CURL and DrQ were not run; DrQ's published returns at 500K: {drq}"
-    lack, seeds = lacking(table, shared.TASKS, tuple(GAINS)), in_common(table, shared.TASKS, tuple(GAINS))
+    lack = lacking(table, shared.TASKS, tuple(GAINS))
     gains = [(gain, GAINS[m]) for m, gain in found.items() if gain is not None]
     if any(gain.high < printed and not gain.failed for gain, printed in gains):
-        return judged(False, told, lack, seeds)
+        return judged(False, told, lack)
     fine = all(gain.low > 1 and gain.high >= printed and not gain.made_failed for gain, printed in gains)
-    return judged(True if fine and len(gains) == len(GAINS) else None, told, lack, seeds)
+    return judged(True if fine and len(gains) == len(GAINS) else None, told, lack)
 
 
 def pendulum(table: Table) -> Verdict:
@@ -167,13 +179,12 @@ def pendulum(table: Table) -> Verdict:
 
     Three seeds are enough here: their intervals reach from the least to the largest, so that all of them must agree.
     """
-    task, both = "pendulum_swingup", ("re3", "re3/printed")
-    lack, seeds = lacking(table, [task], both, fewest=IF_ALL_AGREE), in_common(table, [task], both)
+    task = "pendulum_swingup"
+    lack = lacking(table, [task], ("re3", "re3/printed"), fewest=IF_ALL_AGREE)
     best = better_made(table, task)
     re3 = [m for m in ("re3/printed", "re3") if m in shared.methods(table, task)]
     if best is None or not re3:
-        told = f"0 of 2 numbers: MADE at 30K steps, and the steps of RE3 to {ABOUT_800:.0f}"
-        return judged(None, told, lack, seeds)
+        return judged(None, f"0 of 2 numbers: MADE at 30K steps, and the steps of RE3 to {ABOUT_800:.0f}", lack)
     steps, curves = shared.evaluations(table, f"{task}/{best}")
     early = interval(curves[:, max(0, np.searchsorted(steps, 30_000, "right") - 1)], "mean", rng())
     said, took = [f"{best} {early} at 30K steps"], {}
@@ -183,11 +194,11 @@ def pendulum(table: Table) -> Verdict:
         said.append(f"{method} at {ABOUT_800:.0f}: {times.say(rng())}")
     slow, half = took[re3[0]], RE3_STEPS / 2
     if early.high < ABOUT_800 or slow.high < half:
-        return judged(False, "; ".join(said), lack, seeds)
+        return judged(False, "; ".join(said), lack)
     tried = shared.budget(table, task)
     if tried < RE3_STEPS and not np.isfinite(slow.high):
-        lack = "; ".join(filter(None, (lack, f"RE3 was tried for {tried:,} of {RE3_STEPS:,} steps")))
-    return judged(True if early.low >= ABOUT_800 and slow.low >= half else None, "; ".join(said), lack, seeds)
+        lack = lack.also(f"RE3 was tried for {tried:,} of {RE3_STEPS:,} steps")
+    return judged(True if early.low >= ABOUT_800 and slow.low >= half else None, "; ".join(said), lack)
 
 
 def quadruped(table: Table) -> Verdict:
@@ -195,13 +206,12 @@ def quadruped(table: Table) -> Verdict:
     task = "quadruped_run"
     lack, best = lacking(table, [task], ("re3",), shared.PAPER_STEPS), better_made(table, task)
     if best is None or "re3" not in shared.methods(table, task):
-        return judged(None, "0 of 1 tasks", lack, in_common(table, [task], ("re3",)))
+        return judged(None, "0 of 1 tasks", lack)
     gap = difference(table, task, (best, "re3"))
     grown = difference(table, task, (best, "re3"), lambda *run: shared.final(*run) - shared.final(*run, before=0.2))
     told = f"{best} less re3 at the end: {gap}; more than a fifth of the run before that: {grown}"
     holds = gap.low > 0 and gap.high >= GAP and grown.low > 0
-    verdict = False if gap.high < GAP or grown.high < 0 else True if holds else None
-    return judged(verdict, told, lack, in_common(table, [task], ("re3",)))
+    return judged(False if gap.high < GAP or grown.high < 0 else True if holds else None, told, lack)
 
 
 def baselines(table: Table) -> tuple[str, ...]:
@@ -229,8 +239,8 @@ def clearly_above(table: Table) -> Verdict:
         margin = COMPARABLE * shared.PUBLISHED_RE3[task]
         verdicts += [within({name: x}, margin, "").holds for name, x in found.items() if name.startswith(task)]
     said = _listed(found) or "0 of 4 tasks"
-    told = f"return at the end less RE3's: {said}"
-    return settle(table, together(verdicts), told, (*ahead, *alike), ("re3",), shared.PAPER_STEPS, alone=False)
+    verdict = Verdict(together(verdicts), f"return at the end less RE3's: {said}")
+    return settle(table, verdict, (*ahead, *alike), ("re3",), shared.PAPER_STEPS, alone=False)
 
 
 def together(verdicts: Sequence[bool | None]) -> bool | None:
@@ -254,19 +264,18 @@ def against(table: Table, tasks: Sequence[str], others: Sequence[str], read: Cal
 def curiosity_fails(table: Table) -> Verdict:
     """Claim 27: RND and ICM end below 100 on Cartpole, sparse, where MADE does not; RND at the released MADE's scale beside them."""
     task = "cartpole_swingup_sparse"
-    curious = ("rnd", "icm", "rnd-at-made")
-    lack, seeds = lacking(table, [task], curious), in_common(table, [task], curious)
+    lack = lacking(table, [task], ("rnd", "icm", "rnd-at-made"))
     have = shared.methods(table, task) if task in shared.tasks(table) else []
     shown = [m for m in ("rnd", "icm", "rnd-at-made", *MADES) if m in have]
     ends = {m: interval(shared.final(table, f"{task}/{m}"), "mean", rng()) for m in shown}
     said = _listed(ends) or "0 of 5 methods"
     told = f"return at the end, failed below {FAILED:.0f}: {said}"
-    if lack:
-        return judged(None, told, lack, seeds)
+    if lack.words:
+        return judged(None, told, lack)
     if any(ends[m].low > FAILED for m in ("rnd", "icm")):
-        return judged(False, told, lack, seeds)
+        return judged(False, told, lack)
     learnt = max(ends[m].low for m in MADES if m in ends) > FAILED or shared.budget(table, task) >= shared.PAPER_STEPS
-    return judged(True if learnt and all(ends[m].high < FAILED for m in ("rnd", "icm")) else None, told, lack, seeds)
+    return judged(True if learnt and all(ends[m].high < FAILED for m in ("rnd", "icm")) else None, told, lack)
 
 
 def largest_gain(table: Table) -> Verdict:
@@ -279,9 +288,9 @@ def largest_gain(table: Table) -> Verdict:
         least[task] = min(least.get(task, x), x, key=lambda one: one.estimate)
     said = _listed(least) or f"0 of {len(shared.TASKS)} tasks"
     gained = any(x.low > 0 and x.high >= GAIN for x in least.values())
-    verdict = True if gained else False if all(x.high < GAIN for x in least.values()) else None
-    told = f"over the best baseline at the end: {said}"
-    return settle(table, verdict, told, shared.TASKS, baselines(table), shared.PAPER_STEPS, alone=True)
+    holds = True if gained else False if all(x.high < GAIN for x in least.values()) else None
+    verdict = Verdict(holds, f"over the best baseline at the end: {said}")
+    return settle(table, verdict, shared.TASKS, baselines(table), shared.PAPER_STEPS, alone=True)
 
 
 def consistent(table: Table) -> Verdict:
@@ -289,7 +298,7 @@ def consistent(table: Table) -> Verdict:
     tasks = ready(table, shared.tasks(table), baselines(table))
     found = against(table, tasks, baselines(table), shared.average)
     verdict = above(found, "return over the whole run") if found else Verdict(None, f"0 of {len(shared.TASKS)} tasks")
-    return settle(table, *verdict[:2], shared.TASKS, baselines(table), alone=False)
+    return settle(table, verdict, shared.TASKS, baselines(table), alone=False)
 
 
 def density_adds(table: Table) -> Verdict:
@@ -303,7 +312,7 @@ def density_adds(table: Table) -> Verdict:
     verdict = above(judged_by, what[0]) if judged_by else Verdict(None, f"0 of {len(shared.TASKS)} tasks")
     if beside:
         verdict = verdict._replace(observed=f"{verdict.observed}. {what[1]}: {_listed(beside)}")
-    return settle(table, *verdict[:2], shared.TASKS, pairs[0], alone=False)
+    return settle(table, verdict, shared.TASKS, pairs[0], alone=False)
 
 
 def _over_their_covers(table: Table, pair: tuple[str, str]) -> dict[str, Interval]:

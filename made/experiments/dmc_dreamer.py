@@ -121,7 +121,7 @@ def above_both(table: Table) -> Verdict:
         if set(claims.DREAMERS) <= set(shared.methods(table, task)):
             found[f"{task} re3 less none"] = claims.difference(table, task, ("re3", "none"), shared.average)
     verdict = above(found, "return over the whole run") if found else Verdict(None, f"0 of {len(STRONG)} tasks")
-    return claims.settle(table, *verdict[:2], STRONG, claims.DREAMERS, shared.PAPER_STEPS, alone=False)
+    return claims.settle(table, verdict, STRONG, claims.DREAMERS, shared.PAPER_STEPS, alone=False)
 
 
 def hopper(table: Table) -> Verdict:
@@ -134,8 +134,7 @@ def hopper(table: Table) -> Verdict:
     said = "; ".join(f"{name} {x} (printed {gap:.0f})" for name, x, gap in each) or f"0 of {len(GAPS)} gaps"
     verdict = claims.together([False if x.high < gap else True if x.low > 0 else None for _, x, gap in each])
     lack = claims.lacking(table, ["hopper_hop"], claims.DREAMERS, shared.PAPER_STEPS)
-    seeds = claims.in_common(table, ["hopper_hop"], claims.DREAMERS)
-    return claims.judged(verdict, f"return at the end: {said}", lack, seeds)
+    return claims.judged(verdict, f"return at the end: {said}", lack)
 
 
 def trials(scale: Scale) -> dict[str, Trial]:
