@@ -11,6 +11,7 @@ from made.experiments.spec import Drawing, Experiment, Judged, judge
 from made.progress import meter
 from made.reporting.section import Section
 from made.results import plot
+from made.results.begun import begun, told
 from made.results.places import made_folder
 from made.results.provenance import merged
 from made.results.store import Scale, Store
@@ -86,9 +87,8 @@ def load(study: Study, store: Store) -> tuple[Table, str | None]:
 
     What takes days may be judged from a part of it: then the experiment says so (`in_pieces`).
     """
-    trials = configured(study.experiment, study.scale, study.settings)
-    ids = {label: run_id(trial) for label, trial in trials.items()}
-    table = store.table(study.experiment.stored_as, study.scale, ids)
+    trials = _ids(study)
+    table = store.table(study.experiment.stored_as, study.scale, trials)
     have = {label: tuple(table.seeds(label)) for label in table.labels()}
     if not have:
         return table, f"nothing recorded; run: {study.command}"
@@ -99,17 +99,36 @@ def load(study: Study, store: Store) -> tuple[Table, str | None]:
     return table, None
 
 
+def _ids(study: Study) -> dict[str, str]:
+    """The run-id of each configuration."""
+    trials = configured(study.experiment, study.scale, study.settings)
+    return {label: run_id(trial) for label, trial in trials.items()}
+
+
+def with_begun(study: Study, store: Store, table: Table) -> Table:
+    """The table to be drawn: where an experiment comes in pieces, also with labels that are begun and not whole."""
+    if not study.experiment.in_pieces:
+        return table
+    ids = _ids(study)
+    return table.beside(begun(store, study.experiment.stored_as, ids), ids)
+
+
 def not_run(study: Study, table: Table) -> list[str]:
     """The configurations of an experiment of which some were run that were not, or on fewer seeds than others.
+
+    Of those that are begun (`with_begun`) it says how far they are.
 
     >>> from made.experiments import experiment
     >>> not_run(Study(experiment("lock"), Scale.SMOKE), Table())
     []
     """
-    have = {label: len(table.seeds(label)) for label in table.labels()}
-    each = {label: have.get(label, 0) for label in configured(study.experiment, study.scale, study.settings)}
+    runs = {label: table.runs(label) for label in table.labels()}
+    far = {label: f"begun: {told(ones[0])}" for label, ones in runs.items() if "begun" in ones[0]}
+    have = {label: len(ones) for label, ones in runs.items() if label not in far}
     most = max(have.values(), default=0)
-    return [f"{label} ({n} of {most} seeds)" if n else label for label, n in each.items() if n < most]
+    some = {label: f"{n} of {most} seeds" for label, n in have.items()}
+    absent = [one for one in configured(study.experiment, study.scale, study.settings) if have.get(one, 0) < most]
+    return [f"{label} ({said})" if (said := (far | some).get(label)) else label for label in absent]
 
 
 def check(study: Study, store: Store) -> list[Judged]:
@@ -127,7 +146,8 @@ def unjudged(study: Study, problem: str) -> list[Judged]:
 def draw(study: Study, store: Store, folder: Path) -> list[tuple[Drawing, Path]]:
     """Draw the figures of the study into a folder, as PNG and SVG."""
     table, problem = load(study, store)
-    if problem:
+    table = with_begun(study, store, table)
+    if problem and not (study.experiment.in_pieces and table.labels()):
         raise ValueError(f"{study.experiment.name} cannot be drawn: {problem}.")
     made_folder(folder, "--to")  # before the work of drawing
     return [(drawn, plot.save(drawn.figure, folder / drawn.name)[0]) for drawn in study.experiment.draw(table)]
@@ -148,7 +168,8 @@ def publish(study: Study, store: Store, folder: Path, mark: str = "") -> Publish
     judged = unjudged(study, problem) if problem else judge(experiment, table, study.scale, study.command)
     texts = {claim.number: claim.text for claim in experiment.claims}
     claims = [{**row._asdict(), "claim": f"Claim {row.claim}: {texts[row.claim]}."} for row in judged]
-    if problem:
+    table = with_begun(study, store, table)
+    if problem and not (experiment.in_pieces and table.labels()):
         return Published(Section(experiment.name, experiment.title, experiment.about, claims=claims), judged, [])
     figures, images = [], []
     for drawn in experiment.draw(table):

@@ -212,10 +212,10 @@ def _told(written, to_markdown: Path | None = None) -> int:
 
 def _tell_lack(studies, store) -> None:
     """What was not run of experiments that are judged from what was."""
-    from made.study import load, not_run
+    from made.study import load, not_run, with_begun
 
     for one in (one for one in studies if one.experiment.in_pieces):
-        if lack := not_run(one, load(one, store)[0]):
+        if lack := not_run(one, with_begun(one, store, load(one, store)[0])):
             print(f"Not run of {one.experiment.name} at scale {one.scale.value}: {', '.join(lack)}.")
 
 
@@ -246,7 +246,8 @@ def _shortened(observed: str, most: int = 320) -> str:
         return observed
     numbers, why, reason = observed.partition(" Cannot be told: ")
     room = max(most - len(why + reason), most // 3) if why else most
-    return (numbers[: room - 3] + "..." + why + reason)[:most]
+    short = numbers[: room - 3] + "..." + why + reason
+    return short if len(short) <= most else short[: most - 3] + "..."
 
 
 def _warn(store) -> None:

@@ -32,49 +32,58 @@ def draw(table: Table) -> list[Drawing]:
     printed = "pendulum_swingup/re3/printed" in table.labels()
     more = " RE3, printed: at the paper's temperature; RE3: at its authors'." * printed
     plain = [label for label in table.labels() if "/tuned/" not in label]
-    text = f"{what} with each bonus, at the paper's temperatures. {read}{more}"
+    text = f"{what} with each bonus, at the paper's temperatures. {read}{more}{shared.circles(table, plain)}"
     drawn = [_figure(table, plain, "dmc", text)] if plain else []
     searched = {label.split("/")[0] for label in table.labels() if "/tuned/" in label}
     tuned = [one for one in table.labels() if "/tuned/" in one or one.removesuffix("/none") in searched]
     if tuned:
-        text = f"{what} with each bonus at the temperature that was chosen for it on other seeds, among the same for all. {read}"
+        text = f"{what} with each bonus at the temperature that was chosen for it on other seeds, among the same for all. {read}{shared.circles(table, tuned)}"
         drawn.append(_figure(table, tuned, "dmc_tuned", text))
     return drawn
 
 
 def _figure(table: Table, labels: list[str], name: str, text: str) -> Drawing:
     """A panel a task."""
+    seeds = {label: len(table.seeds(label)) for label in labels}
     names = list(dict.fromkeys(label.split("/", 1)[0] for label in labels))
     fig, axes = plot.panels(len(names), height=2.7)
     for ax, task in zip(axes, names, strict=True):
-        for method in (m for m in shared.methods(table, task) if f"{task}/{m}" in labels):
+        mine = [label for label in labels if label.startswith(f"{task}/")]
+        for method in (m for m in shared.methods(table, task) if f"{task}/{m}" in mine):
             plain = method == "none" and not shared.from_pixels(table)  # soft actor-critic, not RAD
             curve(ax, table, f"{task}/{method}", "none" if plain else shared.look(method))
-        panel(ax, task, first=plot.leftmost(ax))
+        told = f"\n{several([seeds[one] for one in mine])}" if len(set(seeds.values())) > 1 else ""
+        panel(ax, task, first=plot.leftmost(ax), more=told)
     plot.legend(fig)
-    seeds = [len(table.seeds(one)) for one in labels]
-    if len(set(seeds)) > 1:
-        for ax, task in zip(axes, names, strict=True):
-            mine = [len(table.seeds(one)) for one in labels if one.startswith(f"{task}/")]
-            ax.set_title(f"{task}, {several(mine)}")
-    return Drawing(name, fig, plot.caption(fig, text, seeds=seeds, statistic="mean"))
+    return Drawing(name, fig, plot.caption(fig, text, seeds=list(seeds.values()), statistic="mean"))
 
 
 def curve(ax, table: Table, label: str, look: str | plot.Style) -> None:
-    """The mean over seeds of the evaluations, with its interval."""
+    """The mean over seeds of the evaluations, with its interval; a circle at the end of a run that is not whole.
+
+    Then the axis reaches to where it was to end.
+    """
     look = plot.style_of(look) if isinstance(look, str) else look
     at, curves = shared.evaluations(table, label)
     middle, low, high = (np.asarray(x) for x in interval(curves, "mean", np.random.default_rng(0))[:3])
     ax.plot(at, middle, color=look.colour, linestyle=look.line, label=look.text)
     ax.fill_between(at, low, high, color=look.colour, alpha=0.15, linewidth=0)
+    if shared.is_begun(table, label):
+        ax.plot(
+            at[-1:], middle[-1:], color=look.colour, marker="o", markersize=4, markerfacecolor="none", clip_on=False
+        )
+        ax.set_xlim(right=max(ax.get_xlim()[1], 1.04 * table.runs(label)[0]["begun"]["of"]))
 
 
-def panel(ax, task: str, first: bool) -> None:
-    """The axes of one task: steps of the environment, and the threshold that claims are judged at."""
+def panel(ax, task: str, first: bool, more: str = "") -> None:
+    """The axes of one task: steps of the environment, and the threshold that claims are judged at.
+
+    `more` stands behind its name.
+    """
     ax.axhline(shared.threshold(task), color="#888888", linewidth=0.6, linestyle=":")
     ax.set_ylim(bottom=0)
     plot.step_axis(ax)
-    plot.title(ax, task, x="environment steps", y="return" if first else "")
+    plot.title(ax, task + more, x="environment steps", y="return" if first else "")
 
 
 def episodes(table: Table) -> int:
@@ -96,14 +105,14 @@ def rows(
         for method in shared.methods(table, task):
             one = f"{task}/{method}"
             tau = table.runs(one)[0]["description"]["tau"]["tau"]
-            length = int(shared.evaluations(table, one)[0][-1])
             each = [spread(read(table, one)) for read in (shared.average, shared.final)]
-            yield [named(task), method, f"{tau:g}", f"{length:,}", *more(one), *each]
+            yield [named(task), method, f"{tau:g}", shared.length(table, one), *more(one), *each]
 
 
 def spread(values: np.ndarray) -> str:
-    """The mean over seeds, and the least and the largest."""
-    return f"{values.mean():.0f} ({values.min():.0f} to {values.max():.0f})"
+    """The mean over seeds, and the least and the largest where there are several."""
+    ends = f" ({values.min():.0f} to {values.max():.0f})" if len(values) > 1 else ""
+    return f"{values.mean():.0f}{ends}"
 
 
 EXPERIMENT = Experiment(

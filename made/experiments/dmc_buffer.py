@@ -85,13 +85,12 @@ def draw(table: Table) -> list[Drawing]:
             at = [*WINDOWS, "all"].index(window)
             dmc.curve(ax, table, label, plot.Style(window, plot.CYCLE[at], "--" if window == "all" else "-"))
         task, method = name.split("/", 1)
-        dmc.panel(ax, task, first=plot.leftmost(ax))
-        plot.title(ax, f"{task}, {method}", x="environment steps", y="return" if plot.leftmost(ax) else "")
+        dmc.panel(ax, task, first=plot.leftmost(ax), more=f", {method}")
     plot.legend(fig)
     seeds = [len(table.seeds(one)) for one in table.labels()]
     text = (
         f"MADE with a recent buffer of so many actions; all: the whole replay. Return of {dmc.episodes(table)} episodes "
-        "by the mean action, against steps of the environment."
+        f"by the mean action, against steps of the environment.{shared.circles(table, table.labels())}"
     )
     return [Drawing("dmc_buffer", fig, plot.caption(fig, text, seeds=seeds, statistic="mean"))]
 

@@ -78,14 +78,14 @@ def lacking(
 
 
 def in_common(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> int:
-    """The fewest seeds that the methods compared on a task share, 0 where none was run.
+    """The fewest seeds that the methods compared on a task share, 0 where no two of them were run on any.
 
     Where no task is asked for: that a label has.
     """
     each = []
     for task in tasks:
-        names = [m for m in (*methods, better_made(table, task)) if m in shared.methods(table, task)]
-        if names:
+        names = {*methods, better_made(table, task)} & {*shared.methods(table, task)}
+        if len(names) > 1:  # or nothing is compared there yet
             each.append(len(set.intersection(*(set(table.seeds(f"{task}/{m}")) for m in names))))
     return min(each, default=0) if tasks else min(len(table.seeds(label)) for label in table.labels())
 

@@ -160,6 +160,7 @@ def draw(table: Table) -> list[Drawing]:
     text = (
         f"{what} with each bonus, at the paper's temperatures. Return of {dmc.episodes(table)} episodes by the mode, "
         "without noise, against steps of the environment; dotted: what Dreamer+RE3 published at 500K."
+        f"{shared.circles(table, table.labels())}"
     )
     seeds = [len(table.seeds(one)) for one in table.labels()]
     return [

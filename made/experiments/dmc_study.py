@@ -6,6 +6,7 @@ at the end of each row: episodes of 1000 steps by the mean action, ten of them a
 """
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from made.bonuses.vae import VAE
 from made.control.temperatures import TEMPERATURES, temperature
 from made.control_run import ControlRun, control_run
 from made.experiments.chosen import read
+from made.results.begun import told
 from made.results.bootstrap import Times, time_to_threshold
 from made.results.store import Scale
 from made.results.table import Table
@@ -169,6 +171,23 @@ def final(table: Table, label: str, before: float = 0.0) -> np.ndarray:
     """The mean of the last three evaluations, a number a seed; or of those a share of the run before them."""
     curves = evaluations(table, label)[1]
     return curves[:, : curves.shape[1] - int(before * curves.shape[1])][:, -LAST:].mean(axis=1)
+
+
+def is_begun(table: Table, label: str) -> bool:
+    """Whether the runs of a label are not whole: they are drawn as far as they go."""
+    return "begun" in table.runs(label)[0]
+
+
+def circles(table: Table, labels: Iterable[str]) -> str:
+    """The sentence of a caption on runs that are not whole; empty where all are."""
+    return " A circle ends runs that are not whole." * any(is_begun(table, one) for one in labels)
+
+
+def length(table: Table, label: str) -> str:
+    """Steps of the environment that the runs of a label have; where they are not whole also those they were to have."""
+    if is_begun(table, label):
+        return told(table.runs(label)[0]).removesuffix(" steps")
+    return f"{int(evaluations(table, label)[0][-1]):,}"
 
 
 def threshold(task: str) -> float:

@@ -32,7 +32,10 @@ class Agent(NamedTuple):
 
 
 def read(folder: Path) -> Agent | None:
-    """The run in a folder; None where there is none, or not one row with a return."""
+    """The run in a folder; None where there is none, or not one row with a return.
+
+    Pieces of `made run` are no agents: their command names neither task nor bonus.
+    """
     try:
         run = json.loads((folder / "run.json").read_text("utf-8"))
         command, session = str(run["command"]), run["sessions"][-1]
@@ -40,9 +43,9 @@ def read(folder: Path) -> Agent | None:
         seen = _curve(lines)
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    if seen is None:
-        return None
     said = command.split()
+    if seen is None or said[:2] != ["made", "train"]:
+        return None
     task, bonus = (said[said.index(flag) + 1] if flag in said[:-1] else "" for flag in ("--env", "--bonus"))
     bonus = bonus or "made"  # the command's default
     text = {"none": "no bonus"}.get(bonus, bonus) + " behind the gate" * ("--gated" in said)

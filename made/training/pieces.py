@@ -16,9 +16,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from jax.errors import JaxRuntimeError
 
+from made.results import begun
 from made.results.provenance import provenance
 from made.training import checkpoint, controlled, dreams, folder, session
 from made.training.plan import Plan
@@ -27,7 +27,6 @@ from made.trial import OutOfTime, Record, Trial
 
 SECONDS = 150.0  # between two checkpoints: one of three seeds from pixels is 9 GB
 SELDOM = 300.0  # where a piece knows its end and saves there: for a device that fails
-_PLACE = ("seed", "update", "seconds")
 
 
 class Whole(NamedTuple):
@@ -124,12 +123,8 @@ def _between(until: float) -> float:
 
 
 def record(lines: Sequence[dict[str, Any]], seed: int) -> Record:
-    """The rows of one seed of metrics.jsonl as columns; NaN where nothing was measured. "step" counts iterations."""
-    mine = [line for line in lines if line["seed"] == seed]
-    names = dict.fromkeys(name for line in mine for name in line if name not in _PLACE)
-    number = lambda x: np.nan if x is None else x  # noqa: E731
-    columns = {name: np.array([number(line.get(name)) for line in mine], np.float64) for name in names}
-    return Record({"step": np.array([line["update"] for line in mine]), **columns}, {})
+    """The rows of one seed of metrics.jsonl."""
+    return Record(begun.columns(line for line in lines if line["seed"] == seed), {})
 
 
 def _made_by(sessions: Sequence[dict[str, Any]], seconds: float, lanes: int) -> dict[str, Any]:

@@ -294,6 +294,65 @@ def test_what_was_run_is_judged_and_drawn_and_what_was_not_is_named(tmp_path, ca
     assert "not recorded" in capsys.readouterr().out
 
 
+def cut_off(store: Store, label: str, updates: int, seeds: Sequence[int] = (0,)) -> Path:
+    """What `made run` leaves of a configuration of Figure 8 on a GPU after so many updates, a row every 5000."""
+    trial = dmc.trials(Scale.GPU)[label]
+    about = {"configuration": {**describe(trial), "seeds": list(seeds)}, "sessions": [{"commit": "ab12", "lanes": 1}]}
+    lines = [
+        {"seed": seed, "update": k, "frames": 2 * k, "seconds": 1.0, "eval_return": float(k + seed), "return": None}
+        for k in range(5000, updates + 1, 5000)
+        for seed in seeds
+    ]
+    folder = store.unfinished("dmc", f"{run_id(trial)}-s{'-'.join(map(str, seeds))}")
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"steps": 100_000, "frames_per_update": 2, **about}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_what_was_cut_off_is_drawn_and_told_as_far_as_it_goes_and_never_judged(tmp_path, capsys):
+    store = Store(tmp_path / "runs")
+    one = begun(store, made=3, none=3)
+    before = list(study.publish(one, store, tmp_path).section.claims)
+    cut_off(store, "pendulum_swingup/re3", 20_000, (0, 1, 2))
+    cut_off(store, "pendulum_swingup/made", 45_000)  # of which whole runs are there
+    cut_off(store, "hopper_hop/made", 15_000)
+    published = study.publish(one, store, tmp_path)
+    assert published.section.claims == before, "no verdict rests on it"
+    (title, _, rows), (_, _, absent) = published.section.tables
+    steps = {(row[0].split(" ")[0], row[1]): row[3] for row in rows}
+    assert title == "Every method" and steps[("pendulum_swingup", "re3")] == "40,000 of 100,000"
+    assert steps[("hopper_hop", "made")] == "30,000 of 100,000" and steps[("pendulum_swingup", "made")] == "20,000"
+    assert ["hopper_hop/made (begun: 30,000 of 100,000 steps)"] in absent and ["hopper_hop/re3"] in absent
+    assert "circle" in published.section.figures[0][0]
+    assert cli.main(["check", "dmc", "--out", str(store.root)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "pendulum_swingup/re3 (begun: 40,000 of 100,000 steps)" in said and "pendulum_swingup/made (" not in said
+
+
+def test_a_curve_that_is_not_whole_ends_in_a_circle_on_an_axis_of_the_whole(tmp_path):
+    store = Store(tmp_path / "runs")
+    one = study.Study(dmc.EXPERIMENT, Scale.GPU)
+    cut_off(store, "hopper_hop/made", 15_000)
+    table = study.with_begun(one, store, study.load(one, store)[0])
+    (ax,) = dmc.draw(table)[0].figure.axes
+    (circle,) = [line for line in ax.lines if line.get_marker() == "o"]
+    assert circle.get_xydata().tolist() == [[30_000.0, 15_000.0]] and ax.get_xlim()[1] >= 100_000
+    ((_, path),) = study.draw(one, store, tmp_path / "drawn")
+    assert path.exists(), "though nothing of it is whole"
+    (whole,) = dmc.draw(made_up({"hopper_hop/made": [1.0] * 50}))[0].figure.axes
+    assert not [line for line in whole.lines if line.get_marker() == "o"]
+
+
+def test_a_task_on_which_nothing_is_compared_yet_takes_no_seeds_away():
+    curves = {f"pendulum_swingup/{m}": [500.0] * 50 for m in ("made", "re3", "none", "rnd", "icm")}
+    table = made_up({**curves, "hopper_hop/re3": [1.0] * 50}, 3)
+    fewer = Table(x for one in table.labels() for x in table._records(one) if "hopper" not in one or x.seed == 0)
+    assert dmc_claims.faster(fewer).seeds == dmc_claims.consistent(fewer).seeds == 3
+    alone = dmc_claims.clearly_above(made_up({"hopper_hop/re3": [1.0] * 50}, 3))
+    assert alone.seeds == 0 and "hopper_hop lacks made" in alone.observed
+
+
 def test_methods_are_compared_on_the_seeds_that_both_have():
     def make(method: str, seed: int, height: float) -> Record:
         rows = {"step": np.arange(1, 4), "eval_return": np.full(3, height)}
@@ -341,7 +400,7 @@ def test_panels_say_their_seeds_where_these_differ():
     titles = lambda table: [ax.get_title() for ax in dmc.draw(table)[0].figure.axes]  # noqa: E731
     assert titles(made_up(curves)) == ["hopper_hop", "pendulum_swingup"]
     uneven = Table(x for label in made_up(curves).labels() for x in made_up(curves)._records(label) if kept(x))
-    assert titles(uneven) == ["hopper_hop, 1 seed", "pendulum_swingup, 3 to 5 seeds"]
+    assert titles(uneven) == ["hopper_hop\n1 seed", "pendulum_swingup\n3 to 5 seeds"]
 
 
 def kept(one: Record) -> bool:

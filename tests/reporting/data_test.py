@@ -94,6 +94,7 @@ def test_what_is_no_run_or_no_image_is_left_out(tmp_path):
     agent = agents.read(run_folder(tmp_path / "a", b"<svg onload=alert(1)>", b"<html>"))
     assert agent is not None and agent.films == () == agent.visits
     assert agents.read(tmp_path) is None and agents.read(run_folder(tmp_path / "b", sessions=[])) is None
+    assert agents.read(run_folder(tmp_path / "c", command="made run")) is None, "its bonus is not told"
 
 
 def test_a_digest_keeps_a_section_and_marks_it_as_earlier(tmp_path, lock, png):
