@@ -18,6 +18,7 @@ from made.off_policy import Learner, LearnerState, functions
 from made.training import devices, lanes
 from made.training.control_run import ControlRun
 from made.training.narrow import Changing, Reading
+from made.training.quiet import compiling
 
 
 class ControlPrograms:
@@ -54,7 +55,7 @@ class ControlPrograms:
         which = program, *[x for x in given if isinstance(x, int)]  # what it is compiled for
         if which in self._ready:
             return program(*given)
-        with self._compiling:
+        with self._compiling, compiling():
             found = program(*given)
             self._ready.add(which)
         return found
@@ -69,7 +70,9 @@ class ControlPrograms:
         if not self._kinds:
             with self._compiling:
                 if not self._kinds:  # no other thread was first
-                    self._kinds = devices.compiled(self._learn.lower(*given, k) for k in range(self.run.agent.kinds))
+                    lowered = [self._learn.lower(*given, k) for k in range(self.run.agent.kinds)]
+                    with compiling():
+                        self._kinds = devices.compiled(lowered)
         return self._kinds[k % len(self._kinds)](*given)
 
     def nothing(self, leaves: list[Array], *given: Any) -> lanes.Sums:
