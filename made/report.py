@@ -112,7 +112,7 @@ def _studies(one: Experiment, stores: Sequence[Store], scale: Scale | None) -> I
     """The experiment in every store that has it, the largest scale first; last, that nobody has it."""
     for size in (scale,) if scale else _ORDER:
         for store in stores:
-            if size in store.scales(one.stored_as):
+            if size in study.scales(one, store):
                 yield Study(one, size), store
     yield Study(one, scale or Scale.SMALL), None
 
@@ -145,10 +145,10 @@ def _chosen(each: Sequence[tuple[Study, Store | None]], to: Path, earlier: Earli
             continue
         published, table = study.publish(one, store, to), study.load(one, store)[0]
         section = _with_data(published.section, table)
-        if section.provenance:
-            shown = section, published.images
+        shown = section, published.images
+        if section.provenance and table.labels():
             return _above(*shown, one, each, to) if study.not_run(one, table) else shown
-        told.append((section, []))
+        told.append(shown)  # perhaps with what is begun, which stands back for what is whole
     name = each[0][0].experiment.name
     return _brought(*earlier[name], to) if name in earlier else told[0]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from made.describe import run_id
+from made.describe import describe, run_id
 from made.experiments.spec import Drawing, Experiment, Judged, judge
 from made.progress import meter
 from made.reporting.section import Section
@@ -77,9 +77,17 @@ def _each_once(studies: Sequence[Study]) -> list[Study]:
 
 def largest_scale(experiment: Experiment, store: Store) -> Scale | None:
     """The largest scale at which the store has this experiment."""
-    recorded = store.scales(experiment.stored_as)
+    recorded = scales(experiment, store)
     order = [Scale.PAPER, Scale.GPU, Scale.SMALL, Scale.DEMO, Scale.SMOKE]
     return next((scale for scale in order if scale in recorded), None)
+
+
+def scales(experiment: Experiment, store: Store) -> list[Scale]:
+    """The scales at which the store has any run of an experiment; where none is whole, those at which one is begun."""
+    recorded = store.scales(experiment.stored_as)
+    if recorded or not (store.root / ".unfinished" / experiment.stored_as).exists():
+        return recorded
+    return [scale for scale in Scale if with_begun(Study(experiment, scale), store, Table()).labels()]
 
 
 def load(study: Study, store: Store) -> tuple[Table, str | None]:
@@ -87,8 +95,9 @@ def load(study: Study, store: Store) -> tuple[Table, str | None]:
 
     What takes days may be judged from a part of it: then the experiment says so (`in_pieces`).
     """
-    trials = _ids(study)
-    table = store.table(study.experiment.stored_as, study.scale, trials)
+    trials = configured(study.experiment, study.scale, study.settings)
+    ids = {label: run_id(trial) for label, trial in trials.items()}
+    table = store.table(study.experiment.stored_as, study.scale, ids)
     have = {label: tuple(table.seeds(label)) for label in table.labels()}
     if not have:
         return table, f"nothing recorded; run: {study.command}"
@@ -99,18 +108,14 @@ def load(study: Study, store: Store) -> tuple[Table, str | None]:
     return table, None
 
 
-def _ids(study: Study) -> dict[str, str]:
-    """The run-id of each configuration."""
-    trials = configured(study.experiment, study.scale, study.settings)
-    return {label: run_id(trial) for label, trial in trials.items()}
-
-
 def with_begun(study: Study, store: Store, table: Table) -> Table:
-    """The table to be drawn: where an experiment comes in pieces, also with labels that are begun and not whole."""
+    """The table to be drawn: of what comes in pieces also labels that are begun, where no seed of them is whole."""
     if not study.experiment.in_pieces:
         return table
-    ids = _ids(study)
-    return table.beside(begun(store, study.experiment.stored_as, ids), ids)
+    trials = configured(study.experiment, study.scale, study.settings)
+    ids = {label: run_id(trial) for label, trial in trials.items()}
+    descriptions = {label: describe(trial) for label, trial in trials.items()}
+    return table.beside(begun(store, study.experiment.stored_as, ids, descriptions), ids)
 
 
 def not_run(study: Study, table: Table) -> list[str]:
@@ -127,7 +132,8 @@ def not_run(study: Study, table: Table) -> list[str]:
     have = {label: len(ones) for label, ones in runs.items() if label not in far}
     most = max(have.values(), default=0)
     some = {label: f"{n} of {most} seeds" for label, n in have.items()}
-    absent = [one for one in configured(study.experiment, study.scale, study.settings) if have.get(one, 0) < most]
+    trials = configured(study.experiment, study.scale, study.settings)
+    absent = [label for label in trials if have.get(label, 0) < most or label in far]
     return [f"{label} ({said})" if (said := (far | some).get(label)) else label for label in absent]
 
 

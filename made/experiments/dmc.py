@@ -72,7 +72,7 @@ def curve(ax, table: Table, label: str, look: str | plot.Style) -> None:
         ax.plot(
             at[-1:], middle[-1:], color=look.colour, marker="o", markersize=4, markerfacecolor="none", clip_on=False
         )
-        ax.set_xlim(right=max(ax.get_xlim()[1], 1.04 * table.runs(label)[0]["begun"]["of"]))
+        ax.update_datalim([(table.runs(label)[0]["begun"]["of"], 0.0)])
 
 
 def panel(ax, task: str, first: bool, more: str = "") -> None:

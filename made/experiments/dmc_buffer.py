@@ -101,8 +101,8 @@ def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
         for one in labels:
             said = shared.to_reach(table, one).say(rng())
             each = [dmc.spread(read(table, one)) for read in (shared.average, shared.final)]
-            rows.append([*name.split("/", 1), one.rsplit("/", 1)[1], said, *each])
-    header = ["task", "method", "window", "steps to the threshold", "return over the run", "return at the end"]
+            rows.append([*name.split("/", 1), one.rsplit("/", 1)[1], shared.length(table, one), said, *each])
+    header = ["task", "method", "window", "steps", "steps to the threshold", "return over the run", "return at the end"]
     return [("Every window", header, rows)]
 
 

@@ -4,6 +4,7 @@ They can be drawn and told as far as they go. Nothing is judged by them: a curve
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,21 @@ import numpy as np
 from made.results.store import Store
 from made.results.table import Record, Table, checked
 
+EVALUATION = "eval_return"  # what each row ends with
 PLACE = ("seed", "update", "seconds")  # where a row stands; all else in it was measured
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
-def begun(store: Store, experiment: str, run_ids: Mapping[str, str]) -> Table:
+def begun(store: Store, experiment: str, ids: Mapping[str, str], descriptions: Mapping[str, Any]) -> Table:
     """Of each label the run that got furthest, by its run-id, with the rows that all of its seeds have.
 
     `run` of a record also has `begun`: the steps that are there and those that were to be made. Nothing is written, so
     another process may be at work on them.
     """
     records: list[Record] = []
-    for label, run_id in run_ids.items():
+    for label, run_id in ids.items():
         folders = sorted(store.root.glob(f".unfinished/{experiment}/{run_id}-s*"))
-        found = [one for folder in folders if (one := _read(folder, label))]
+        found = [one for folder in folders if (one := _read(folder, label, descriptions[label]))]
         records += max(found, key=lambda one: (one[0].run["begun"]["steps"], len(one)), default=[])
     return Table(records)
 
@@ -40,6 +42,15 @@ def columns(lines: Iterable[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     return {"step": np.array([line["update"] for line in mine]), **found}
 
 
+def over_pieces(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Every commit, device and version of JAX that took part in a run, and in how many pieces it was made."""
+    found: dict[str, Any] = {}
+    for name in ("commit", "device", "jax"):
+        several = dict.fromkeys(one.get(name) for one in sessions)
+        found[name] = ", ".join(map(str, several)) if len(several) > 1 else next(iter(several))
+    return {**found, "pieces": len(sessions)}
+
+
 def told(run: Mapping[str, Any]) -> str:
     """How far a run of `begun` is.
 
@@ -49,35 +60,42 @@ def told(run: Mapping[str, Any]) -> str:
     return f"{run['begun']['steps']:,} of {run['begun']['of']:,} steps"
 
 
-def _read(folder: Path, label: str) -> list[Record]:
+def _read(folder: Path, label: str, description: Mapping[str, Any]) -> list[Record]:
     """A record a seed; none where the folder holds no row of all seeds, or cannot be read."""
     try:
         run = json.loads((folder / "run.json").read_text("utf-8"))
-        by_seed = _by_seed(_lines((folder / "metrics.jsonl").read_text("utf-8", errors="replace")))
-        seeds = run["configuration"]["seeds"]
+        by_seed = _by_seed((folder / "metrics.jsonl").read_text("utf-8", errors="replace"))
+        seeds = sorted({int(seed) for seed in run["configuration"]["seeds"]})
         updates = sorted(set.intersection(*(set(by_seed.get(seed, ())) for seed in seeds)))
         if not updates:
             return []
+        rows = {seed: [by_seed[seed][update] for update in updates] for seed in seeds}
+        seconds = float(rows[seeds[0]][-1]["seconds"])
         about = {
-            "description": run["configuration"],
-            "provenance": run["sessions"][-1],
+            "description": description,
+            "provenance": _made_by(run["sessions"], seconds, len(seeds)),
             "begun": {"steps": int(updates[-1] * run["frames_per_update"]), "of": int(run["steps"])},
         }
-        rows = [checked(columns(by_seed[seed][update] for update in updates)) for seed in seeds]
-        return [Record(label, seed, each, run=about) for seed, each in zip(seeds, rows, strict=True)]
+        return [Record(label, seed, checked(columns(rows[seed])), run=about) for seed in seeds]
     except _UNREADABLE:
         return []
 
 
-def _lines(text: str) -> list[Mapping[str, Any]]:
-    """The rows of metrics.jsonl without a last one that is still being written, or that a kill cut short."""
-    whole = text.split("\n")[:-1]
-    return [json.loads(line) for line in whole]
+def _by_seed(text: str) -> dict[int, dict[int, Mapping[str, Any]]]:
+    """seed -> update -> row, of the rows that end with an evaluation.
 
-
-def _by_seed(lines: Sequence[Mapping[str, Any]]) -> dict[int, dict[int, Mapping[str, Any]]]:
-    """seed -> update -> row."""
+    A last line that is still being written, or that a kill cut short, is none.
+    """
     found: dict[int, dict[int, Mapping[str, Any]]] = {}
-    for line in lines:
-        found.setdefault(line["seed"], {})[line["update"]] = line
+    for line in map(json.loads, text.split("\n")[:-1]):
+        if (value := line.get(EVALUATION)) is not None and math.isfinite(value):
+            found.setdefault(line["seed"], {})[line["update"]] = line
     return found
+
+
+def _made_by(sessions: Sequence[Mapping[str, Any]], seconds: float, lanes: int) -> dict[str, Any]:
+    """The provenance so far: the machine of the last piece, the start of the first."""
+    plain = {name: x for name, x in sessions[-1].items() if isinstance(x, str | int | float | None)}
+    plain.pop("from_update", None)
+    whole = {**plain, **over_pieces(sessions), "wall_s": seconds, "lanes": lanes}
+    return {**whole, "started": str(sessions[0]["started"])} if "started" in sessions[0] else whole

@@ -55,10 +55,13 @@ class ControlPrograms:
         which = program, *[x for x in given if isinstance(x, int)]  # what it is compiled for
         if which in self._ready:
             return program(*given)
-        with self._compiling, compiling():
-            found = program(*given)
-            self._ready.add(which)
-        return found
+        with self._compiling:
+            if which not in self._ready:  # no other thread was first
+                with compiling():
+                    found = program(*given)
+                self._ready.add(which)
+                return found
+        return program(*given)
 
     def update(self, k: int, *given: Any) -> tuple[list[Array], lanes.Sums]:
         """The k-th update, of (leaves, sums, what came or was drawn, t), by the program of its kind.

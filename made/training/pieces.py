@@ -130,11 +130,7 @@ def record(lines: Sequence[dict[str, Any]], seed: int) -> Record:
 def _made_by(sessions: Sequence[dict[str, Any]], seconds: float, lanes: int) -> dict[str, Any]:
     """Provenance over all pieces: the first start, the time of training, every commit and device that took part."""
     started = datetime.fromisoformat(sessions[0]["started"]).timestamp()
-    whole = provenance(started, seconds, lanes)
-    for name in ("commit", "device", "jax"):
-        several = dict.fromkeys(one.get(name) for one in sessions)
-        whole[name] = ", ".join(map(str, several)) if len(several) > 1 else next(iter(several))
-    return {**whole, "pieces": len(sessions)}
+    return {**provenance(started, seconds, lanes), **begun.over_pieces(sessions)}
 
 
 def clear(out: Path) -> None:

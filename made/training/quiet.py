@@ -6,6 +6,7 @@ those before it in the folder of compiled programs.
 """
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import jax
 LONGEST = 600.0  # seconds to wait: whoever takes longer than that is no longer compiling
 PAUSE = 0.2
 _LOCK = ".compiling"
+_thread = threading.local()
 
 
 @contextlib.contextmanager
@@ -31,17 +33,27 @@ def compiling() -> Iterator[None]:
     with contextlib.ExitStack() as held:
         with contextlib.suppress(ImportError, OSError):
             Path(folder).mkdir(parents=True, exist_ok=True)
-            _locked(held.enter_context((Path(folder) / _LOCK).open("w")))
+            _lock(held.enter_context((Path(folder) / _LOCK).open("w")), held)
         yield
 
 
-def _locked(file) -> None:
-    """Wait for the lock in small steps, which an interruption can end, and not for ever."""
+def until(over: threading.Event) -> None:
+    """This thread gives up waiting once that is set. Ctrl-C is heard by the main thread alone, which then sets it."""
+    _thread.over = over
+
+
+def _lock(file, held: contextlib.ExitStack) -> None:
+    """Wait for the lock in small steps, and not for ever; it is given back where `held` ends."""
     import fcntl  # not there on every system
 
-    until = time.monotonic() + LONGEST
-    while time.monotonic() < until:
+    stop, over = time.monotonic() + LONGEST, getattr(_thread, "over", threading.Event())
+    while time.monotonic() < stop:
         try:
-            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(PAUSE)
+            if over.is_set():
+                raise KeyboardInterrupt from None
+        else:  # closing the file would not do where a process that was forked meanwhile has it too
+            held.callback(fcntl.flock, file, fcntl.LOCK_UN)
+            return

@@ -20,7 +20,7 @@ from jaxtyping import Array, PyTree
 
 from made.control.worker import Workers
 from made.core import Transition
-from made.training import lanes
+from made.training import lanes, quiet
 from made.training.control_learning import Learning, Leaves, told
 from made.training.plan import Plan
 from made.training.session import demand_finite
@@ -150,6 +150,7 @@ def side_by_side(turn: Callable[[int, int], None], parts: int, turns: int, threa
     over, failed = threading.Event(), []
 
     def alone(part: int) -> None:
+        quiet.until(over)
         for i in range(turns):
             if over.is_set():
                 return

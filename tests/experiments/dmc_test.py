@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import dataclasses
+import itertools
 import json
 import os
 import time
@@ -15,7 +16,7 @@ import pytest
 from jax.errors import JaxRuntimeError
 from training.stopping import stopped
 
-from made import cli, study
+from made import cli, report, study
 from made.bonuses.replayed import window_of
 from made.control import rendering
 from made.control_run import ControlRun
@@ -294,16 +295,18 @@ def test_what_was_run_is_judged_and_drawn_and_what_was_not_is_named(tmp_path, ca
     assert "not recorded" in capsys.readouterr().out
 
 
-def cut_off(store: Store, label: str, updates: int, seeds: Sequence[int] = (0,)) -> Path:
-    """What `made run` leaves of a configuration of Figure 8 on a GPU after so many updates, a row every 5000."""
-    trial = dmc.trials(Scale.GPU)[label]
+def cut_off(
+    store: Store, label: str, updates: int, seeds: Sequence[int] = (0,), of: Experiment = dmc.EXPERIMENT
+) -> Path:
+    """What `made run` leaves of a configuration on a GPU after so many updates, a row every 5000."""
+    trial = of.trials(Scale.GPU)[label]
     about = {"configuration": {**describe(trial), "seeds": list(seeds)}, "sessions": [{"commit": "ab12", "lanes": 1}]}
     lines = [
         {"seed": seed, "update": k, "frames": 2 * k, "seconds": 1.0, "eval_return": float(k + seed), "return": None}
         for k in range(5000, updates + 1, 5000)
         for seed in seeds
     ]
-    folder = store.unfinished("dmc", f"{run_id(trial)}-s{'-'.join(map(str, seeds))}")
+    folder = store.unfinished(of.name, f"{run_id(trial)}-s{'-'.join(map(str, seeds))}")
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"steps": 100_000, "frames_per_update": 2, **about}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -313,12 +316,14 @@ def cut_off(store: Store, label: str, updates: int, seeds: Sequence[int] = (0,))
 def test_what_was_cut_off_is_drawn_and_told_as_far_as_it_goes_and_never_judged(tmp_path, capsys):
     store = Store(tmp_path / "runs")
     one = begun(store, made=3, none=3)
-    before = list(study.publish(one, store, tmp_path).section.claims)
+    before, judged = list(study.publish(one, store, tmp_path).section.claims), study.check(one, store)
     cut_off(store, "pendulum_swingup/re3", 20_000, (0, 1, 2))
     cut_off(store, "pendulum_swingup/made", 45_000)  # of which whole runs are there
     cut_off(store, "hopper_hop/made", 15_000)
     published = study.publish(one, store, tmp_path)
-    assert published.section.claims == before, "no verdict rests on it"
+    assert published.section.claims == before and study.check(one, store) == judged, "no verdict rests on it"
+    assert published.section.settings["hopper_hop/made"] == describe(dmc.trials(Scale.GPU)["hopper_hop/made"])
+    assert "from_update" not in published.section.provenance and published.section.provenance["runs"] == 10
     (title, _, rows), (_, _, absent) = published.section.tables
     steps = {(row[0].split(" ")[0], row[1]): row[3] for row in rows}
     assert title == "Every method" and steps[("pendulum_swingup", "re3")] == "40,000 of 100,000"
@@ -337,11 +342,45 @@ def test_a_curve_that_is_not_whole_ends_in_a_circle_on_an_axis_of_the_whole(tmp_
     table = study.with_begun(one, store, study.load(one, store)[0])
     (ax,) = dmc.draw(table)[0].figure.axes
     (circle,) = [line for line in ax.lines if line.get_marker() == "o"]
-    assert circle.get_xydata().tolist() == [[30_000.0, 15_000.0]] and ax.get_xlim()[1] >= 100_000
+    assert circle.get_xydata().tolist() == [[30_000.0, 15_000.0]]
+    assert ax.get_xlim()[0] < 10_000 and 100_000 < ax.get_xlim()[1] < 110_000
     ((_, path),) = study.draw(one, store, tmp_path / "drawn")
     assert path.exists(), "though nothing of it is whole"
     (whole,) = dmc.draw(made_up({"hopper_hop/made": [1.0] * 50}))[0].figure.axes
     assert not [line for line in whole.lines if line.get_marker() == "o"]
+
+
+def test_a_store_in_which_nothing_is_whole_yet_shows_what_is_begun(tmp_path, capsys):
+    store = Store(tmp_path / "runs")
+    cut_off(store, "hopper_hop/made", 15_000)
+    there = ["--out", str(store.root)]
+    assert cli.main(["figure", "dmc", *there, "--to", str(tmp_path / "drawn")]) == 0
+    assert cli.main(["check", "dmc", *there]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "8 claims: 8 not recorded." in said
+    assert "Not run of dmc at scale gpu: hopper_hop/made (begun: 30,000 of 100,000 steps)." in said
+    assert cli.main(["report", *there, "--to", str(tmp_path / "page")]) == 0
+    assert "30,000 of 100,000" in (tmp_path / "page" / "index.html").read_text("utf-8")
+    assert json.loads((tmp_path / "page" / "claims.json").read_text()) == []
+
+
+def test_what_is_begun_stands_back_in_the_report_for_a_smaller_scale_that_is_whole(tmp_path):
+    store = Store(tmp_path / "runs")
+    trials, rows = dmc.trials(Scale.SMALL), {"step": np.arange(1, 5) * 1000, "eval_return": np.arange(4.0)}
+    for label, seed in itertools.product(("pendulum_swingup/made", "pendulum_swingup/re3"), range(2)):
+        store.write(Job("dmc", label, seed, Scale.SMALL), run_id(trials[label]), describe(trials[label]), rows)
+    store.write(Job("dmc", "pendulum_swingup/made", 0, Scale.GPU), "ab12", {}, rows)  # of other settings
+    cut_off(store, "hopper_hop/made", 15_000)
+    written = report.reproduce([store.root], tmp_path / "page", ["dmc"])
+    assert {row.scale for row in written.judged} == {"small"} and any(row.seeds for row in written.judged)
+
+
+def test_windows_that_are_cut_off_say_how_far_they_are(tmp_path):
+    one, store = study.Study(dmc_buffer.EXPERIMENT, Scale.GPU), Store(tmp_path)
+    label = next(iter(dmc_buffer.trials(Scale.GPU)))
+    cut_off(store, label, 15_000, of=one.experiment)
+    ((_, header, rows),) = dmc_buffer.tables(study.with_begun(one, store, Table()))
+    assert rows[0][header.index("steps")] == "30,000 of 100,000"
 
 
 def test_a_task_on_which_nothing_is_compared_yet_takes_no_seeds_away():

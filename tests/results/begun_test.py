@@ -6,11 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from made.results.begun import begun, columns, told
+from made.results import begun as module
+from made.results.begun import columns, over_pieces, told
 from made.results.store import Store
 from made.results.table import Record, Table
 
+DESCRIBED = {"class": "ControlRun", "tau": 0.5}
 ABOUT = {"steps": 80, "frames_per_update": 2, "configuration": {"tau": 0.5}, "sessions": [{"commit": "ab12"}]}
+
+
+def begun(store: Store, experiment: str, ids: dict[str, str]) -> Table:
+    return module.begun(store, experiment, ids, dict.fromkeys(ids, DESCRIBED))
 
 
 def left(store: Store, name: str, rows: list[tuple[int, int]], **more) -> Path:
@@ -33,8 +39,8 @@ def test_rows_that_all_seeds_have_with_what_is_known_of_the_run(tmp_path):
     assert steps.tolist() == [10, 20] and values.tolist() == [[100.0, 200.0], [101.0, 201.0]]
     assert table.labels() == ["hopper/made"] and table.seeds("hopper/made") == [0, 1]
     run = table.runs("hopper/made")[0]
-    assert run["begun"] == {"steps": 40, "of": 80} and run["provenance"] == {"commit": "ab12"}
-    assert run["description"]["tau"] == 0.5 and told(run) == "40 of 80 steps"
+    assert run["begun"] == {"steps": 40, "of": 80} and told(run) == "40 of 80 steps"
+    assert run["description"] == DESCRIBED, "as whole runs have it"
     assert "seconds" not in table.metrics(), "where it stands is not measured"
 
 
@@ -56,7 +62,43 @@ def test_a_row_that_is_being_written_is_left_out(tmp_path):
     assert begun(store, "dmc", {"one": "ab12"}).curves("one", "eval_return")[0].tolist() == [10]
 
 
-@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"configuration": 1}', '{"configuration": {"seeds": []}}', "\x00"])
+def test_where_and_by_what_it_was_made_over_all_its_pieces(tmp_path):
+    store = Store(tmp_path)
+    pieces = [{"commit": "ab12", "device": "GPU", "jax": "1", "from_update": 0, "started": "then", "odd": ["x"]}]
+    pieces += [{"commit": "cd34", "device": "GPU", "jax": "1", "from_update": 5, "started": "later", "python": "3.12"}]
+    left(store, "ab12-s0-1", [(0, 10), (1, 10)], sessions=pieces)
+    made_by = begun(store, "dmc", {"one": "ab12"}).runs("one")[0]["provenance"]
+    assert made_by == {
+        "commit": "ab12, cd34", "device": "GPU", "jax": "1", "pieces": 2, "python": "3.12", "started": "then",
+        "wall_s": 1.0, "lanes": 2,
+    }  # fmt: skip
+    assert over_pieces(pieces[:1]) == {"commit": "ab12", "device": "GPU", "jax": "1", "pieces": 1}
+
+
+def test_rows_without_an_evaluation_of_every_seed_are_left_out(tmp_path):
+    store = Store(tmp_path)
+    folder = left(store, "ab12-s0-1", [(s, k) for k in (10, 20, 30) for s in (0, 1)])
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines[3]["eval_return"], lines[4]["eval_return"] = None, float("nan")
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert begun(store, "dmc", {"one": "ab12"}).curves("one", "eval_return")[0].tolist() == [10]
+
+
+def test_a_seed_that_is_named_twice_is_one(tmp_path):
+    store = Store(tmp_path)
+    left(store, "ab12-s0", [(0, 10)], configuration={"seeds": [0, 0]})
+    assert begun(store, "dmc", {"one": "ab12"}).seeds("one") == [0]
+
+
+def of(seeds: list, **more) -> str:
+    """A run.json."""
+    return json.dumps({**ABOUT, "configuration": {"seeds": seeds}, **more})
+
+
+DAMAGES = ("", "[]", "{}", '{"configuration": 1}', "\x00", of([]), of([0, "x"]), of([0, 1]))
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, of([0], sessions=["x"]), of([0], sessions=[]), of([0], steps="x")])
 def test_a_folder_that_cannot_be_read_counts_for_nothing(tmp_path, damage):
     store = Store(tmp_path)
     folder = left(store, "ab12-s0", [(0, 10)])

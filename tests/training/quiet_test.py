@@ -1,16 +1,19 @@
 """Beside a GPU processes compile one after the other; nobody waits for ever, and a CPU's do not wait at all."""
 
 import contextlib
+import fcntl
+import os
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import pytest
 
-from made.training import control_programs, devices, quiet
+from made.training import control_programs, devices, quiet, turns
 from made.training.control_programs import ControlPrograms
 
 HOLD = """import fcntl, sys, time
@@ -78,6 +81,45 @@ def test_an_interruption_ends_the_waiting(monkeypatch, other):
         pytest.fail("it has no lock")
 
 
+def test_a_thread_gives_up_once_the_others_are_over(other):
+    over, heard = threading.Event(), []
+
+    def wait() -> None:
+        quiet.until(over)
+        try:
+            with quiet.compiling():
+                heard.append("compiled")
+        except KeyboardInterrupt:
+            heard.append("gave up")
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    over.set()
+    thread.join(timeout=30)
+    assert heard == ["gave up"] and other.poll() is None
+
+
+def test_threads_of_seeds_are_told_when_they_are_over(monkeypatch):
+    told = []
+    monkeypatch.setattr(quiet, "until", told.append)
+    turns.side_by_side(lambda part, i: None, 3, 2, threads=True)
+    assert len(told) == 3 and len(set(told)) == 1 and told[0].is_set()
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(beside_a_gpu):
+    lock = beside_a_gpu / ".compiling"
+    with quiet.compiling():
+        mine = [int(one.name) for one in Path("/proc/self/fd").iterdir() if os.path.realpath(one) == str(lock)]
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=mine)
+    try:
+        assert mine
+        with lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        child.kill()
+        child.wait()
+
+
 def test_a_folder_that_cannot_be_written_to_stops_nobody(monkeypatch, beside_a_gpu):
     (beside_a_gpu / "file").write_text("")
     jax.config.update("jax_compilation_cache_dir", str(beside_a_gpu / "file" / "below"))
@@ -117,3 +159,19 @@ def test_programs_of_a_run_are_compiled_within_it_and_called_without(monkeypatch
     assert [programs.update(k) for k in range(3)] == [False] * 3 and inside == [True] * 2
     act = lambda: bool(begun)  # noqa: E731
     assert (programs.call(act), programs.call(act)) == (True, False)
+
+
+def test_a_program_that_another_thread_has_compiled_meanwhile_is_not_waited_for(monkeypatch):
+    begun = []
+    monkeypatch.setattr(control_programs, "compiling", lambda: contextlib.nullcontext(begun.append(True)))
+    programs = ControlPrograms.__new__(ControlPrograms)
+    act = lambda: 7  # noqa: E731
+
+    class Lock(contextlib.nullcontext):
+        """Another thread was first."""
+
+        def __enter__(self):
+            programs._ready.add((act,))
+
+    programs._compiling, programs._ready = Lock(), set()  # type: ignore[assignment]
+    assert programs.call(act) == 7 and not begun
