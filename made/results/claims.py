@@ -6,6 +6,7 @@ making the next one, n + 1, which again only one process can; nothing is locked,
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -23,6 +24,8 @@ from made.results.store import Job, Store
 BEAT_S = 5.0  # between two touches of a claim
 DEAD_S = 90.0  # without a touch its owner counts as dead, wherever it is
 _LOOKS = 20  # at a claim that does not say yet who made it
+_DRAFT = ".draft-"
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
 class Owner(NamedTuple):
@@ -66,13 +69,9 @@ def claim(store: Store, job: Job, run_id: str, sweep: str = "") -> Claim | Owner
         wanted = Claim(path, held.number + 1 if held else 0)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(wanted.file, "x", encoding="utf-8") as file:
-                file.write(json.dumps(told))
+            _make(wanted.file, json.dumps(told))
         except (FileExistsError, FileNotFoundError):  # somebody was quicker, or removed the folder with the last claim
             continue
-        except OSError:  # no room to say whose it is: an empty claim would keep others from the job
-            wanted.file.unlink(missing_ok=True)
-            raise
         # Between the look and the claim, what was dead may have been taken over, released and claimed afresh below.
         if held is not None and (owner := _owner(held.file)) and not _gives_way(held.file, owner, sweep):
             wanted.file.unlink(missing_ok=True)
@@ -80,10 +79,42 @@ def claim(store: Store, job: Job, run_id: str, sweep: str = "") -> Claim | Owner
         return wanted
 
 
+def _make(file: Path, told: str) -> None:
+    """A claim that says from its first moment whose it is: a kill in the middle of writing would leave one of nobody.
+
+    So it is written under another name, and linked to its own, which only one process can.
+    """
+    draft = file.with_name(f"{_DRAFT}{secrets.token_hex(4)}")
+    try:
+        draft.write_text(told, "utf-8")
+        os.link(draft, file)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _make_in_place(file, told)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _make_in_place(file: Path, told: str) -> None:
+    """The same where the file system has no links: for a moment it says nothing."""
+    with open(file, "x", encoding="utf-8") as made:
+        try:
+            made.write(told)
+            made.flush()
+        except OSError:  # no room to say whose it is: an empty claim would keep others from the job
+            file.unlink(missing_ok=True)
+            raise
+
+
 def release(held: Claim) -> None:
     """Give a claim back, and remove what it was taken over from; the one that counts goes last."""
     for number in range(held.number + 1):
         Claim(held.path, number).file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # whose writer has just finished, or whose folder is gone
+        for draft in list(held.path.parent.glob(f"{_DRAFT}*")):
+            if time.time() - draft.stat().st_mtime > DEAD_S:
+                draft.unlink()  # what a kill left
     for above in (held.path.parent, held.path.parent.parent, held.path.parent.parent.parent):
         try:
             above.rmdir()

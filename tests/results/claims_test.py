@@ -1,5 +1,6 @@
 """Claims: one process has a job, a dead one loses it, a live one keeps it, and nothing is left behind."""
 
+import errno
 import json
 import os
 import subprocess
@@ -150,3 +151,44 @@ def test_jobs_come_and_go_beside_each_other(store):
     for thread in threads:
         thread.join()
     assert not problems and not (store.root / ".unfinished").exists()
+
+
+def test_a_claim_says_whose_it_is_from_its_first_moment(store, monkeypatch):
+    """A kill while it is written leaves no claim at all, which would keep others from the job for a while."""
+    seen, link = [], os.link
+
+    def looked(draft, file):
+        seen.append((json.loads(draft.read_text())["pid"], file.exists()))
+        link(draft, file)
+
+    monkeypatch.setattr(os, "link", looked)
+    held = claim(store, JOB, ID)
+    assert isinstance(held, Claim) and seen == [(os.getpid(), False)]
+    assert [one.name for one in held.file.parent.iterdir()] == [held.file.name], "and nothing else is left"
+
+
+def test_a_process_that_is_killed_while_it_claims_keeps_nobody_from_the_job(store):
+    """It is killed once the claim is written and before it has its name."""
+    script = (
+        "import os, sys; from made.results.claims import claim; from made.results.store import Job, Scale, Store\n"
+        "os.link = lambda *_: os._exit(9)\n"
+        f"claim(Store(sys.argv[1]), Job(*{tuple(JOB[:3])!r}, Scale.SMOKE), {ID!r})"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(store.root)]).returncode == 9
+    held = claim(store, JOB, ID)
+    assert isinstance(held, Claim) and held.number == 0
+    (left,) = held.file.parent.glob(".draft-*")
+    os.utime(left, (time.time() - 2 * claims.DEAD_S,) * 2)
+    release(held)
+    assert not (store.root / ".unfinished").exists(), "what the kill left goes with the last claim"
+
+
+def test_a_file_system_without_links_has_claims_too(store, monkeypatch):
+    def none(*_):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", none)
+    held = claim(store, JOB, ID)
+    assert isinstance(held, Claim) and json.loads(held.file.read_text())["pid"] == os.getpid()
+    assert isinstance(claim(store, JOB, ID), Owner), "only one can"
+    assert len(winners(race(store, monkeypatch))) == 0
