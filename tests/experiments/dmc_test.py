@@ -375,6 +375,10 @@ def test_what_is_begun_stands_back_in_the_report_for_a_smaller_scale_that_is_who
     assert {row.scale for row in written.judged} == {"small"} and any(row.seeds for row in written.judged)
 
 
+def test_one_seed_is_told_without_a_range():
+    assert dmc.spread(np.array([3.0])) == "3" and dmc.spread(np.array([3.0, 5.0])) == "4 (3 to 5)"
+
+
 def test_windows_that_are_cut_off_say_how_far_they_are(tmp_path):
     one, store = study.Study(dmc_buffer.EXPERIMENT, Scale.GPU), Store(tmp_path)
     label = next(iter(dmc_buffer.trials(Scale.GPU)))
