@@ -110,9 +110,10 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 def _studies(one: Experiment, stores: Sequence[Store], scale: Scale | None) -> Iterator[tuple[Study, Store | None]]:
     """The experiment in every store that has it, the largest scale first; last, that nobody has it."""
+    have = [(store, study.scales(one, store)) for store in stores]
     for size in (scale,) if scale else _ORDER:
-        for store in stores:
-            if size in study.scales(one, store):
+        for store, scales in have:
+            if size in scales:
                 yield Study(one, size), store
     yield Study(one, scale or Scale.SMALL), None
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,12 +11,13 @@ from made.experiments.spec import Drawing, Experiment, Judged, judge
 from made.progress import meter
 from made.reporting.section import Section
 from made.results import plot
-from made.results.begun import begun, told
+from made.results.begun import begun, how_far
 from made.results.places import made_folder
 from made.results.provenance import merged
 from made.results.store import Scale, Store
 from made.results.table import Table
 from made.sweep import Group, configured, plan, sweep
+from made.trial import Trial
 
 
 class Study(NamedTuple):
@@ -25,6 +26,11 @@ class Study(NamedTuple):
     experiment: Experiment
     scale: Scale
     settings: tuple[str, ...] = ()
+
+    @property
+    def trials(self) -> dict[str, Trial]:
+        """Its configurations by their labels."""
+        return configured(self.experiment, self.scale, self.settings)
 
     @property
     def command(self) -> str:
@@ -85,7 +91,7 @@ def largest_scale(experiment: Experiment, store: Store) -> Scale | None:
 def scales(experiment: Experiment, store: Store) -> list[Scale]:
     """The scales at which the store has any run of an experiment; where none is whole, those at which one is begun."""
     recorded = store.scales(experiment.stored_as)
-    if recorded or not (store.root / ".unfinished" / experiment.stored_as).exists():
+    if recorded or not store.begun(experiment.stored_as):
         return recorded
     return [scale for scale in Scale if with_begun(Study(experiment, scale), store, Table()).labels()]
 
@@ -95,9 +101,8 @@ def load(study: Study, store: Store) -> tuple[Table, str | None]:
 
     What takes days may be judged from a part of it: then the experiment says so (`in_pieces`).
     """
-    trials = configured(study.experiment, study.scale, study.settings)
-    ids = {label: run_id(trial) for label, trial in trials.items()}
-    table = store.table(study.experiment.stored_as, study.scale, ids)
+    trials = study.trials
+    table = store.table(study.experiment.stored_as, study.scale, _ids(trials))
     have = {label: tuple(table.seeds(label)) for label in table.labels()}
     if not have:
         return table, f"nothing recorded; run: {study.command}"
@@ -112,10 +117,22 @@ def with_begun(study: Study, store: Store, table: Table) -> Table:
     """The table to be drawn: of what comes in pieces also labels that are begun, where no seed of them is whole."""
     if not study.experiment.in_pieces:
         return table
-    trials = configured(study.experiment, study.scale, study.settings)
-    ids = {label: run_id(trial) for label, trial in trials.items()}
+    trials = study.trials
     descriptions = {label: describe(trial) for label, trial in trials.items()}
-    return table.beside(begun(store, study.experiment.stored_as, ids, descriptions), ids)
+    return table.beside(begun(store, study.experiment.stored_as, _ids(trials), descriptions), trials)
+
+
+def drawable(study: Study, store: Store, table: Table, problem: str | None) -> tuple[Table, str | None]:
+    """What `load` found, with what is begun: where an experiment comes in pieces that is enough to be drawn."""
+    if not study.experiment.in_pieces:
+        return table, problem
+    shown = with_begun(study, store, table)
+    return shown, None if shown.labels() else problem
+
+
+def _ids(trials: Mapping[str, Trial]) -> dict[str, str]:
+    """The run-id of each configuration."""
+    return {label: run_id(trial) for label, trial in trials.items()}
 
 
 def not_run(study: Study, table: Table) -> list[str]:
@@ -128,12 +145,11 @@ def not_run(study: Study, table: Table) -> list[str]:
     []
     """
     runs = {label: table.runs(label) for label in table.labels()}
-    far = {label: f"begun: {told(ones[0])}" for label, ones in runs.items() if "begun" in ones[0]}
+    far = {label: f"begun: {how_far(ones[0])} steps" for label, ones in runs.items() if "begun" in ones[0]}
     have = {label: len(ones) for label, ones in runs.items() if label not in far}
     most = max(have.values(), default=0)
     some = {label: f"{n} of {most} seeds" for label, n in have.items()}
-    trials = configured(study.experiment, study.scale, study.settings)
-    absent = [label for label in trials if have.get(label, 0) < most or label in far]
+    absent = [label for label in study.trials if have.get(label, 0) < most or label in far]
     return [f"{label} ({said})" if (said := (far | some).get(label)) else label for label in absent]
 
 
@@ -151,9 +167,8 @@ def unjudged(study: Study, problem: str) -> list[Judged]:
 
 def draw(study: Study, store: Store, folder: Path) -> list[tuple[Drawing, Path]]:
     """Draw the figures of the study into a folder, as PNG and SVG."""
-    table, problem = load(study, store)
-    table = with_begun(study, store, table)
-    if problem and not (study.experiment.in_pieces and table.labels()):
+    table, problem = drawable(study, store, *load(study, store))
+    if problem:
         raise ValueError(f"{study.experiment.name} cannot be drawn: {problem}.")
     made_folder(folder, "--to")  # before the work of drawing
     return [(drawn, plot.save(drawn.figure, folder / drawn.name)[0]) for drawn in study.experiment.draw(table)]
@@ -174,8 +189,8 @@ def publish(study: Study, store: Store, folder: Path, mark: str = "") -> Publish
     judged = unjudged(study, problem) if problem else judge(experiment, table, study.scale, study.command)
     texts = {claim.number: claim.text for claim in experiment.claims}
     claims = [{**row._asdict(), "claim": f"Claim {row.claim}: {texts[row.claim]}."} for row in judged]
-    table = with_begun(study, store, table)
-    if problem and not (experiment.in_pieces and table.labels()):
+    table, problem = drawable(study, store, table, problem)
+    if problem:
         return Published(Section(experiment.name, experiment.title, experiment.about, claims=claims), judged, [])
     figures, images = [], []
     for drawn in experiment.draw(table):

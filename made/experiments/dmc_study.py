@@ -21,7 +21,7 @@ from made.bonuses.vae import VAE
 from made.control.temperatures import TEMPERATURES, temperature
 from made.control_run import ControlRun, control_run
 from made.experiments.chosen import read
-from made.results.begun import told
+from made.results.begun import how_far
 from made.results.bootstrap import Times, time_to_threshold
 from made.results.store import Scale
 from made.results.table import Table
@@ -186,7 +186,7 @@ def circles(table: Table, labels: Iterable[str]) -> str:
 def length(table: Table, label: str) -> str:
     """Steps of the environment that the runs of a label have; where they are not whole also those they were to have."""
     if is_begun(table, label):
-        return told(table.runs(label)[0]).removesuffix(" steps")
+        return how_far(table.runs(label)[0])
     return f"{int(evaluations(table, label)[0][-1]):,}"
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from made.results.store import Store
+from made.results.provenance import over_pieces
+from made.results.store import UNREADABLE, Store
 from made.results.table import Record, Table, checked
 
 EVALUATION = "eval_return"  # what each row ends with
 PLACE = ("seed", "update", "seconds")  # where a row stands; all else in it was measured
-_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 def begun(store: Store, experiment: str, ids: Mapping[str, str], descriptions: Mapping[str, Any]) -> Table:
@@ -27,7 +27,7 @@ def begun(store: Store, experiment: str, ids: Mapping[str, str], descriptions: M
     """
     records: list[Record] = []
     for label, run_id in ids.items():
-        folders = sorted(store.root.glob(f".unfinished/{experiment}/{run_id}-s*"))
+        folders = store.begun(experiment, run_id)
         found = [one for folder in folders if (one := _read(folder, label, descriptions[label]))]
         records += max(found, key=lambda one: (one[0].run["begun"]["steps"], len(one)), default=[])
     return Table(records)
@@ -42,22 +42,13 @@ def columns(lines: Iterable[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     return {"step": np.array([line["update"] for line in mine]), **found}
 
 
-def over_pieces(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Every commit, device and version of JAX that took part in a run, and in how many pieces it was made."""
-    found: dict[str, Any] = {}
-    for name in ("commit", "device", "jax"):
-        several = dict.fromkeys(one.get(name) for one in sessions)
-        found[name] = ", ".join(map(str, several)) if len(several) > 1 else next(iter(several))
-    return {**found, "pieces": len(sessions)}
+def how_far(run: Mapping[str, Any]) -> str:
+    """The steps that a run of `begun` has.
 
-
-def told(run: Mapping[str, Any]) -> str:
-    """How far a run of `begun` is.
-
-    >>> told({"begun": {"steps": 60_000, "of": 100_000}})
-    '60,000 of 100,000 steps'
+    >>> how_far({"begun": {"steps": 60_000, "of": 100_000}})
+    '60,000 of 100,000'
     """
-    return f"{run['begun']['steps']:,} of {run['begun']['of']:,} steps"
+    return f"{run['begun']['steps']:,} of {run['begun']['of']:,}"
 
 
 def _read(folder: Path, label: str, description: Mapping[str, Any]) -> list[Record]:
@@ -77,7 +68,7 @@ def _read(folder: Path, label: str, description: Mapping[str, Any]) -> list[Reco
             "begun": {"steps": int(updates[-1] * run["frames_per_update"]), "of": int(run["steps"])},
         }
         return [Record(label, seed, checked(columns(rows[seed])), run=about) for seed in seeds]
-    except _UNREADABLE:
+    except UNREADABLE:
         return []
 
 

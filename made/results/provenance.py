@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,15 @@ def merged(provenances: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     starts = [one["started"] for one in given if "started" in one]
     shares = [one["wall_s"] / max(one.get("lanes", 1), 1) for one in given if "wall_s" in one]
     return out | ({"started": min(starts)} if starts else {}) | ({"wall_s": round(sum(shares), 3)} if shares else {})
+
+
+def over_pieces(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Every commit, device and version of JAX that took part in a run, and in how many pieces it was made."""
+    found: dict[str, Any] = {}
+    for name in ("commit", "device", "jax"):
+        several = dict.fromkeys(one.get(name) for one in sessions)
+        found[name] = ", ".join(map(str, several)) if len(several) > 1 else next(iter(several))
+    return {**found, "pieces": len(sessions)}
 
 
 @functools.cache

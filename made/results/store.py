@@ -34,6 +34,7 @@ from made.results.table import Record, Table, checked, read_csv, storable, write
 
 FORMAT = 1
 MARKER = "made-store.json"
+_UNFINISHED = ".unfinished"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _ABANDONED_S = 24 * 3600  # how long to leave a temporary folder whose writer, elsewhere, cannot be seen
 
@@ -78,8 +79,8 @@ class _Damaged(ValueError):
 
 
 # What reading a damaged or hostile folder may raise: unreadable files, bad JSON, CSV, numbers or safetensors.
-_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-_UNREADABLE += (SafetensorError,)
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+UNREADABLE += (SafetensorError,)
 _KINDS = {"format": int, "label": str, "seed": int, "run_id": str, "written": str}
 _KINDS |= dict.fromkeys(("columns", "files", "description", "provenance"), dict)
 
@@ -186,7 +187,11 @@ class Store:
         _demand_name("experiment", experiment)
         _demand_name("name", name)
         self._mark()  # or the next command would take this for a folder of something else
-        return self.root / ".unfinished" / experiment / name
+        return self.root / _UNFINISHED / experiment / name
+
+    def begun(self, experiment: str, run_id: str = "*") -> list[Path]:
+        """The folders of runs that are not whole, of one configuration or of all; on whichever seeds."""
+        return sorted((self.root / _UNFINISHED / experiment).glob(f"{run_id}-s[0-9]*"))
 
     def experiments(self) -> list[str]:
         """The experiments that have a folder here."""
@@ -236,7 +241,7 @@ class Store:
     def _read(self, folder: Path, *, numbers: bool = True) -> Record | None:
         try:
             return _read(folder, numbers)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             reason = str(error) if isinstance(error, _Damaged) else f"{type(error).__name__}: {error}"
             problem = f"{folder.relative_to(self.root)}: {reason.splitlines()[0]}"
             if problem not in self.problems:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from jax.errors import JaxRuntimeError
 
-from made.results import begun
-from made.results.provenance import provenance
+from made.results.begun import columns
+from made.results.provenance import over_pieces, provenance
 from made.training import checkpoint, controlled, dreams, folder, session
 from made.training.plan import Plan
 from made.training.writers import JSONL
@@ -124,13 +124,13 @@ def _between(until: float) -> float:
 
 def record(lines: Sequence[dict[str, Any]], seed: int) -> Record:
     """The rows of one seed of metrics.jsonl."""
-    return Record(begun.columns(line for line in lines if line["seed"] == seed), {})
+    return Record(columns(line for line in lines if line["seed"] == seed), {})
 
 
 def _made_by(sessions: Sequence[dict[str, Any]], seconds: float, lanes: int) -> dict[str, Any]:
     """Provenance over all pieces: the first start, the time of training, every commit and device that took part."""
     started = datetime.fromisoformat(sessions[0]["started"]).timestamp()
-    return {**provenance(started, seconds, lanes), **begun.over_pieces(sessions)}
+    return {**provenance(started, seconds, lanes), **over_pieces(sessions)}
 
 
 def clear(out: Path) -> None:

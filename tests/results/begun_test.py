@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from made.results import begun as module
-from made.results.begun import columns, over_pieces, told
+from made.results.begun import columns, how_far
+from made.results.provenance import over_pieces
 from made.results.store import Store
 from made.results.table import Record, Table
 
@@ -39,7 +40,7 @@ def test_rows_that_all_seeds_have_with_what_is_known_of_the_run(tmp_path):
     assert steps.tolist() == [10, 20] and values.tolist() == [[100.0, 200.0], [101.0, 201.0]]
     assert table.labels() == ["hopper/made"] and table.seeds("hopper/made") == [0, 1]
     run = table.runs("hopper/made")[0]
-    assert run["begun"] == {"steps": 40, "of": 80} and told(run) == "40 of 80 steps"
+    assert run["begun"] == {"steps": 40, "of": 80} and how_far(run) == "40 of 80"
     assert run["description"] == DESCRIBED, "as whole runs have it"
     assert "seconds" not in table.metrics(), "where it stands is not measured"
 
@@ -136,3 +137,11 @@ def test_a_table_beside_another_keeps_its_own_labels_in_the_order_that_is_given(
     both = mine.beside(other, ["c", "b", "e"])
     assert both.labels() == ["c", "b", "a", "d"] and both.final("b", "x") == 1.0 and both.final("a", "x") == 2.0
     assert mine.labels() == ["b", "d"] and other.labels() == ["a", "b", "c"]
+
+
+def test_the_folders_of_a_store_that_hold_runs_which_are_not_whole(tmp_path):
+    store = Store(tmp_path)
+    first, second = left(store, "ab12-s0", [(0, 10)]), left(store, "cd34-s0-1", [(0, 10), (1, 10)])
+    store.unfinished("dmc", "claims-small").mkdir()  # who is at work, not what was made
+    assert store.begun("dmc") == [first, second] and store.begun("dmc", "cd34") == [second]
+    assert store.begun("lock") == []

@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_written_to_stops_nobody(monkeypatch, beside_a_g
     (beside_a_gpu / "file").write_text("")
     jax.config.update("jax_compilation_cache_dir", str(beside_a_gpu / "file" / "below"))
     with quiet.compiling():
-        pass
+        assert [one.name for one in beside_a_gpu.iterdir()] == ["file"]
 
 
 def test_on_a_cpu_and_without_a_folder_nothing_is_locked(monkeypatch, other, beside_a_gpu):
@@ -134,11 +134,11 @@ def test_on_a_cpu_and_without_a_folder_nothing_is_locked(monkeypatch, other, bes
     monkeypatch.setattr(time, "sleep", never)
     jax.config.update("jax_compilation_cache_dir", None)
     with quiet.compiling():
-        pass
+        assert other.poll() is None, "while another process holds the lock"
     jax.config.update("jax_compilation_cache_dir", str(beside_a_gpu))
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     with quiet.compiling():
-        pass
+        assert other.poll() is None
 
 
 def test_programs_of_a_run_are_compiled_within_it_and_called_without(monkeypatch):
