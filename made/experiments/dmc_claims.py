@@ -15,7 +15,7 @@ import numpy as np
 from made.experiments import dmc_study as shared
 from made.experiments.judging import FEWEST_SEEDS, above, rng, within
 from made.experiments.spec import Verdict
-from made.results.bootstrap import Interval, interval, paired_interval
+from made.results.bootstrap import Interval, Times, interval, paired_interval
 from made.results.table import Table
 
 MADES, BASELINES = ("made", "made-released"), ("none", "icm", "rnd", "re3")
@@ -86,7 +86,7 @@ def in_common(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> int
     for task in tasks:
         names = {*methods, better_made(table, task)} & {*shared.methods(table, task)}
         if len(names) > 1:  # or nothing is compared there yet
-            each.append(len(set.intersection(*(set(table.seeds(f"{task}/{m}")) for m in names))))
+            each.append(len(shared_rows(table, [f"{task}/{m}" for m in names])[0]))
     return min(each, default=0) if tasks else min(len(table.seeds(label)) for label in table.labels())
 
 
@@ -127,15 +127,17 @@ def better_made(table: Table, task: str, tuned: bool = False) -> str | None:
 
 
 def gain_over(table: Table, method: str, tuned: bool = False) -> Gain | None:
-    """How many times more steps a method needs than MADE; tasks that neither reaches are left out."""
+    """How many times more steps a method needs than MADE, on the seeds of both; tasks that neither reaches are left out."""
     drawn, means, failed, draw = [], [], [False, False], rng()
     other = f"{'tuned/' * (tuned and method != 'none')}{method}"
     for task in shared.tasks(table):
         best = better_made(table, task, tuned)
         if best is None or other not in shared.methods(table, task):
             continue
-        pair = [shared.to_reach(table, f"{task}/{m}") for m in (other, best)]
-        if max(one.reached for one in pair) < 0.5:
+        labels = [f"{task}/{m}" for m in (other, best)]
+        whole = [shared.to_reach(table, label) for label in labels]
+        pair = [Times(*(x[at] for x in one)) for one, at in zip(whole, shared_rows(table, labels), strict=True)]
+        if not len(pair[0].times) or max(one.reached for one in pair) < 0.5:
             continue
         times = [one.times.astype(float) for one in pair]
         over = [x[draw.integers(0, len(x), (2000, len(x)))].mean(axis=1) for x in times]
@@ -148,9 +150,18 @@ def gain_over(table: Table, method: str, tuned: bool = False) -> Gain | None:
     return Gain(float(np.mean(means)), float(low), float(high), failed[0], failed[1], len(means))
 
 
+def shared_rows(table: Table, labels: Sequence[str]) -> list[list[int]]:
+    """Where, among the seeds of each label, those stand that all of them have."""
+    seeds = [table.seeds(label) for label in labels]
+    common = sorted(set.intersection(*map(set, seeds)))
+    return [[have.index(seed) for seed in common] for have in seeds]
+
+
 def both(table: Table) -> set[str]:
-    """The methods that were run on some task on which MADE was."""
-    return {m for task in shared.tasks(table) if better_made(table, task) for m in shared.methods(table, task)}
+    """The methods that were run on some task on which MADE was, on a seed of its."""
+    mades = {task: better_made(table, task) for task in shared.tasks(table)}
+    beside = [(task, m) for task, made in mades.items() if made for m in shared.methods(table, task)]
+    return {m for task, m in beside if shared_rows(table, [f"{task}/{m}", f"{task}/{mades[task]}"])[0]}
 
 
 def faster(table: Table) -> Verdict:
@@ -222,11 +233,10 @@ def baselines(table: Table) -> tuple[str, ...]:
 def difference(table: Table, task: str, pair: tuple[str, str], read: Callable = shared.final) -> Interval:
     """The interquartile mean, over shared seeds, of the first method less the second; NaN where they share none."""
     labels = [f"{task}/{method}" for method in pair]
-    seeds = [list(table.seeds(label)) for label in labels]
-    common = sorted(set(seeds[0]) & set(seeds[1]))
-    if not common:
+    rows = shared_rows(table, labels)
+    if not rows[0]:
         return Interval(np.nan, np.nan, np.nan, n=0, level=0.95)
-    a, b = (read(table, one)[[have.index(seed) for seed in common]] for one, have in zip(labels, seeds, strict=True))
+    a, b = (read(table, one)[at] for one, at in zip(labels, rows, strict=True))
     return paired_interval(a, b, "iqm", rng())
 
 

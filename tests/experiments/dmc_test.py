@@ -423,6 +423,13 @@ def test_seeds_are_those_that_the_compared_methods_share():
     assert dmc_claims.quadruped(beside).holds is True, "what it does not compare is nothing to it"
 
 
+def test_a_gain_is_over_the_seeds_that_both_have():
+    uneven = {"hopper_hop/made": [rise(at) for at in (10, 10, 40)], "hopper_hop/re3": [rise(at) for at in (30, 30)]}
+    assert "re3 3.00 [3.00, 3.00] on 1 task" in dmc_claims.faster(seed_by_seed(uneven)).observed
+    apart = some_seeds(seed_by_seed(uneven), made=[2], re3=[0, 1])
+    assert "re3 not run beside MADE (" in dmc_claims.faster(apart).observed
+
+
 def test_one_seed_on_a_task_leaves_a_gain_without_an_interval():
     whole = made_up(on_all(**ALL), 3)
     one = Table(x for label in whole.labels() for x in whole._records(label) if "hopper" not in label or not x.seed)
