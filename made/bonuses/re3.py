@@ -105,20 +105,22 @@ def distances(
     """The (k+1)-th smallest distance of each query to the points of a ring; 0 when it is empty.
 
     Block after block of points, so that memory grows with b * block and not with b * capacity. A product ranks the
-    points, 2 x.p - p.p, which is fast but inexact near zero; the distances to those chosen are exact.
+    points, 2 x.p - p.p, which is fast but rounded by as much as p.p is: so x and p are seen from the middle of the
+    queries, near which points of one random encoder lie. The distances to those chosen are exact.
     With `whole`, as on a GPU, blocks that are still empty are looked at too: where their number is not known beforehand
     the host waits for the device at each of them, for about 0.5 of the 1.1 ms that RE3 adds to an update on an H200.
     """
     points: Array = ring.items
     n, block, held = points.shape[0], min(block, points.shape[0]), rings.size(ring)
     whole = jax.default_backend() != "cpu" if whole is None else whole
+    middle = queries.mean(0)
 
     def look(i: Array, best: Nearest) -> Nearest:
         begin = i * block
         start = jnp.minimum(begin, n - block)  # the last block reaches back into the one before it
-        some = jax.lax.dynamic_slice_in_dim(points, start, block)
+        some = jax.lax.dynamic_slice_in_dim(points, start, block) - middle
         number = start + jnp.arange(block)
-        products = jnp.matmul(queries, some.T, precision="highest")  # less would mix up near neighbours
+        products = jnp.matmul(queries - middle, some.T, precision="highest")  # less would mix up near neighbours
         rank = 2 * products - jnp.sum(some**2, -1)
         rank = jnp.where((number >= begin) & (number < held), rank, -jnp.inf)
         near = jax.vmap(lambda row: largest(row, k + 1))(rank)

@@ -50,6 +50,14 @@ def test_neighbours_are_the_same_where_empty_blocks_are_looked_at_too(held):
     assert np.allclose(every, expected, rtol=1e-5)
 
 
+def test_neighbours_that_are_close_together_and_far_from_zero_are_told_apart():
+    """As the frames of one task are in a random encoder: there ranks that are rounded took others for the nearest."""
+    spread = jax.random.normal(jax.random.key(0), (200, 4)) * 1e-3
+    points = np.asarray(1 + spread)
+    found = quick(lambda ring: distances(ring, ring.items[:20], 3, 64))(rings.Ring(jnp.asarray(points), jnp.int32(200)))
+    assert np.allclose(found, brute(points.astype(np.float64), points[:20].astype(np.float64), 3), rtol=1e-5)
+
+
 def test_re3_with_few_or_no_neighbours():
     bonus = RE3(**TINY, capacity=8)
     _, state, batch, _ = experience(bonus, Drift())
