@@ -68,7 +68,7 @@ def run(
     with meter(sum(group.work for group in work), "iterations", names) as progress:
         done = list(sweep(work, store, progress.add, until=time.monotonic() + 60 * minutes))
     made = sum(len(outcome.made) for outcome in done)
-    print(f"{made} runs made, {progress.done:,} iterations at {progress.speed()}, compiling included.")
+    print(f"{made} runs made, {progress.made:,} iterations at {progress.speed()}, compiling included.")
     if others := [str(owner) for outcome in done for owner in outcome.elsewhere.values()]:
         print(f"{len(others)} runs are being made by another sweep, {', '.join(sorted(set(others)))}.")
     if left := missing - made - len(others) - sum(len(outcome.had) for outcome in done):
@@ -147,7 +147,7 @@ def not_run(study: Study, table: Table) -> list[str]:
     runs = {label: table.runs(label) for label in table.labels()}
     far = {label: f"begun: {how_far(ones[0])} steps" for label, ones in runs.items() if "begun" in ones[0]}
     have = {label: len(ones) for label, ones in runs.items() if label not in far}
-    most = max(have.values(), default=0)
+    most = max(have.values(), default=1 if far else 0)
     some = {label: f"{n} of {most} seeds" for label, n in have.items()}
     absent = [label for label in study.trials if have.get(label, 0) < most or label in far]
     return [f"{label} ({said})" if (said := (far | some).get(label)) else label for label in absent]

@@ -142,12 +142,13 @@ def fitting(trial: Trial, lanes: int) -> int:
 def sweep(
     work: Sequence[Group],
     store: Store,
-    on_work: Callable[[int], None] | None = None,
+    on_work: Callable[..., None] | None = None,
     workers: int | None = None,
     until: float = math.inf,
 ) -> Iterator[Outcome]:
-    """Run the groups, two at a time on two cores, and store each when it is done. `on_work` hears iterations done.
+    """Run the groups, two at a time on two cores, and store each when it is done.
 
+    `on_work` hears iterations that were made, and with made=False those that were there before or came from others.
     An accelerator takes them one after another. What is stored stays stored if the sweep is interrupted; the next one
     goes on from there. After `until`, of `time.monotonic()`, no group is begun, and those that can stop with a
     checkpoint do so before.
@@ -172,7 +173,7 @@ def sweep(
 def run_group(
     group: Group,
     store: Store,
-    on_work: Callable[[int], None] | None = None,
+    on_work: Callable[..., None] | None = None,
     sweep: str = "",
     until: float = math.inf,
 ) -> Outcome:
@@ -184,19 +185,19 @@ def run_group(
     with claimed(store, [(planned.job, planned.id) for planned in group.jobs], sweep) as (mine, elsewhere):
         had = tuple(i for i in mine if store.has(group.jobs[i].job, group.jobs[i].id))
         missing = tuple(i for i in mine if i not in had)
-        tell = on_work or (lambda work: None)
+        tell = on_work or (lambda work, made=True: None)
         if not missing:
-            tell(group.work)
+            tell(group.work, made=False)
             return Outcome(group, 0.0, (), had, elsewhere)
         every = group.jobs[0].trial.every
         chosen = missing if group.jobs[0].trial.by_host else mine
         lanes = group._replace(jobs=tuple(group.jobs[i] for i in chosen))
-        wall_s = _run(lanes, store, lambda rows: tell(rows * every * len(lanes.jobs)), until)
-        tell(group.work - lanes.work)
+        wall_s = _run(lanes, store, lambda rows, **made: tell(rows * every * len(lanes.jobs), **made), until)
+        tell(group.work - lanes.work, made=False)
         return Outcome(group, wall_s, missing, had, elsewhere)
 
 
-def _run(group: Group, store: Store, on_rows: Callable[[int], None], until: float) -> float:
+def _run(group: Group, store: Store, on_rows: Callable[..., None], until: float) -> float:
     started = time.time()
     if group.jobs[0].trial.by_host:
         _in_pieces(group, store, on_rows, until)
@@ -210,7 +211,7 @@ def _run(group: Group, store: Store, on_rows: Callable[[int], None], until: floa
     return wall_s
 
 
-def _in_pieces(group: Group, store: Store, on_rows: Callable[[int], None], until: float) -> None:
+def _in_pieces(group: Group, store: Store, on_rows: Callable[..., None], until: float) -> None:
     """Labels with the same configuration share its runs, a seed each."""
     from made.training import pieces
 

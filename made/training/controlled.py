@@ -252,4 +252,5 @@ def _told() -> Iterator[None]:
     except WorkerError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         said = lines[0] if len(lines) == 1 else f"{lines[0].split(' failed:')[0]} failed: {lines[-1]}"
-        raise ValueError(f"{said} The same command goes on from the last checkpoint.") from error
+        goes_on = "The same command goes on from the last checkpoint, where there is one."
+        raise ValueError(f"{said.rstrip('.')}. {goes_on}") from error

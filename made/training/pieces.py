@@ -40,12 +40,12 @@ def complete(
     trial: Trial,
     seeds: Sequence[int],
     out: Path,
-    on_rows: Callable[[int], None] | None = None,
+    on_rows: Callable[..., None] | None = None,
     until: float = math.inf,
 ) -> Whole:
     """Train one configuration on some seeds to the end, in a folder, going on with what is there.
 
-    Every row ends with an evaluation. `on_rows` hears how many rows were added, first those of earlier pieces.
+    Every row ends with an evaluation. `on_rows` hears how many rows were added, first those of earlier pieces, with made=False.
     `clear` removes the folder once the records are safe. A piece that would not end before `until`, of
     `time.monotonic()`, ends with a checkpoint and `OutOfTime`. Where the device fails and there is a checkpoint that
     was not there before, the next piece goes on from it; a device that fails twice in between is given up.
@@ -69,13 +69,13 @@ def complete(
 class _Heard:
     """Tells of each row once, however often it is made."""
 
-    def __init__(self, on_rows: Callable[[int], None] | None):
-        self._tell, self._told = on_rows or (lambda rows: None), 0
+    def __init__(self, on_rows: Callable[..., None] | None):
+        self._tell, self._told = on_rows or (lambda rows, made: None), 0
 
-    def __call__(self, rows: int) -> None:
-        """So many are there now."""
+    def __call__(self, rows: int, made: bool = True) -> None:
+        """So many are there now; those that are new were made by this piece, or before it."""
         if rows > self._told:
-            self._tell(rows - self._told)
+            self._tell(rows - self._told, made=made)
             self._told = rows
 
 
@@ -94,7 +94,7 @@ def _piece(trial: Trial, seeds: Sequence[int], out: Path, heard: _Heard, until: 
         with controlled.prepared(wanted) as programs:
             stand = session.stand_of(wanted, programs, out)
             session.note_session(wanted, out, held, "made run", stand.update)
-            heard(stand.update // trial.every)
+            heard(stand.update // trial.every, made=False)
             writer = JSONL(out / folder.METRICS)
             try:
                 told = lambda lines: heard(lines[0]["update"] // trial.every)  # noqa: E731

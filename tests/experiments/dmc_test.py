@@ -23,6 +23,7 @@ from made.control_run import ControlRun
 from made.describe import describe, run_id
 from made.experiments import chosen, dmc, dmc_buffer, dmc_claims, dmc_search, dmc_study, minigrid_study
 from made.experiments.spec import Experiment
+from made.progress import Meter
 from made.results.store import Job, Scale, Store
 from made.results.table import Record, Table
 from made.sweep import plan, sweep
@@ -95,7 +96,7 @@ def test_a_run_of_the_host_is_stored_like_any_other_and_its_folder_removed(whole
     assert not (whole.root / ".unfinished").exists()
 
 
-def test_a_killed_piece_goes_on_from_its_checkpoint_to_the_same_rows(whole, tmp_path, monkeypatch):
+def test_a_killed_piece_goes_on_from_its_checkpoint_to_the_same_rows(whole, tmp_path, monkeypatch, capsys):
     store = Store(tmp_path / "runs")
     # 20 actions and an evaluation of 10, then in the midst of the second row
     with pytest.raises(RuntimeError, match="stopped"), stopped(30):
@@ -105,6 +106,7 @@ def test_a_killed_piece_goes_on_from_its_checkpoint_to_the_same_rows(whole, tmp_
     again, begun = Store(store.root), []  # marked as a store, though nothing is stored yet
     monkeypatch.setattr(controlled.Beside, "begin", lambda *_: begun.append(1))
     assert study.run([SMOKE], again) == 2 and not begun
+    assert "2 runs made, 40 iterations at" in capsys.readouterr().out, "the other 40 of two labels were there before"
     assert rows(again) == rows(whole)
     table, _ = study.load(SMOKE, again)
     assert table.runs("pendulum_swingup/none")[0]["provenance"]["pieces"] == 2
@@ -150,12 +152,12 @@ def test_an_unfinished_run_on_other_seeds_is_named(tmp_path, capsys, monkeypatch
 
 @pytest.mark.parametrize("minutes", [None, 60.0])
 def test_where_the_device_fails_once_the_run_goes_on_from_its_checkpoint(whole, tmp_path, capsys, minutes):
-    store, heard = Store(tmp_path / "runs"), []
+    store, heard = Store(tmp_path / "runs"), Meter(1, "iterations")
     (group,), _ = plan(SMOKE.experiment, Scale.SMOKE, range(1), store)
     until = np.inf if minutes is None else time.monotonic() + 60 * minutes
     with stopped(30, JaxRuntimeError, once=True):
-        assert len(list(sweep([group], store, heard.append, until=until))) == 1
-    assert sum(heard) == group.work, "no row counts twice"
+        assert len(list(sweep([group], store, heard.add, until=until))) == 1
+    assert heard.done == heard.made == group.work, "no row counts twice"
     assert rows(store) == rows(whole)
     table, _ = study.load(SMOKE, store)
     assert table.runs("pendulum_swingup/none")[0]["provenance"]["pieces"] == 2
@@ -166,10 +168,11 @@ def test_where_the_device_fails_once_the_run_goes_on_from_its_checkpoint(whole, 
 
 def test_rows_that_are_made_again_are_told_once():
     told = []
-    heard = pieces._Heard(told.append)
-    for rows in (0, 1, 2, 3, 1, 2, 3, 4):  # from a checkpoint at the first
+    heard = pieces._Heard(lambda rows, made: told.append((rows, made)))
+    heard(2, made=False)  # by the piece before
+    for rows in (3, 4, 5, 3, 4, 5, 6):  # from a checkpoint at the third
         heard(rows)
-    assert told == [1, 1, 1, 1]
+    assert told == [(2, False), (1, True), (1, True), (1, True), (1, True)]
 
 
 def test_a_device_that_fails_again_before_a_checkpoint_is_given_up(whole, tmp_path, monkeypatch, capsys):
@@ -240,7 +243,7 @@ def planned(experiment: Experiment, store: Store) -> list:
 
 def test_a_group_is_handed_to_the_host_once_with_all_its_seeds(tmp_path, monkeypatch):
     monkeypatch.setattr(rendering, "installed", lambda: True)
-    store, asked, heard = Store(tmp_path), [], []
+    store, asked, heard = Store(tmp_path), [], Meter(1, "iterations")
 
     def complete(trial, seeds, out, on_rows=None, until=0.0):
         asked.append((list(seeds), out.relative_to(tmp_path).parts[:2]))
@@ -251,8 +254,8 @@ def test_a_group_is_handed_to_the_host_once_with_all_its_seeds(tmp_path, monkeyp
 
     monkeypatch.setattr(pieces, "complete", complete)
     work = planned(SMOKE.experiment, store)
-    assert len(list(sweep(work, store, heard.append))) == 1
-    assert asked == [([0, 1, 2], (".unfinished", "dmc"))] and sum(heard) == work[0].work
+    assert len(list(sweep(work, store, heard.add))) == 1
+    assert asked == [([0, 1, 2], (".unfinished", "dmc"))] and heard.made == work[0].work
     assert store.table("dmc", Scale.SMOKE).metrics() == ["eval_return"], "columns that the experiment did not name"
     assert planned(SMOKE.experiment, store) == []
 
@@ -358,7 +361,8 @@ def test_a_store_in_which_nothing_is_whole_yet_shows_what_is_begun(tmp_path, cap
     assert cli.main(["check", "dmc", *there]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "8 claims: 8 not recorded." in said
-    assert "Not run of dmc at scale gpu: hopper_hop/made (begun: 30,000 of 100,000 steps)." in said
+    assert "Not run of dmc at scale gpu: pendulum_swingup/none, " in said, "what is not begun either"
+    assert said.endswith("hopper_hop/re3, hopper_hop/made (begun: 30,000 of 100,000 steps).")
     assert cli.main(["report", *there, "--to", str(tmp_path / "page")]) == 0
     assert "30,000 of 100,000" in (tmp_path / "page" / "index.html").read_text("utf-8")
     assert json.loads((tmp_path / "page" / "claims.json").read_text()) == []
