@@ -27,12 +27,13 @@ def made_of(thing: Any) -> str:
     return type(thing).__name__ + (f"({within})" if within else "")
 
 
-def line(thing: Any) -> str:
-    """What an object is, and the numbers, bonuses and densities it was made with."""
+def line(thing: Any, maker: Any = None) -> str:
+    """What an object is, in the words of its maker where that has some, and what it was made with."""
     fields = {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
     said = [f"{name}={value}" for name, value in fields.items() if isinstance(value, int | float)]
     said += [f"{name}={made_of(value)}" for name, value in fields.items() if isinstance(value, Bonus | Density)]
-    return first_line(type(thing)) + (f" [{', '.join(said)}]" if said else "")
+    named = inspect.isfunction(maker) and first_line(maker)
+    return (named or first_line(type(thing))) + (f" [{', '.join(said)}]" if said else "")
 
 
 def _control(name: str) -> str:
@@ -63,7 +64,7 @@ def everything() -> dict[str, dict[str, str]]:
         "experiments": {name: f"{e.title} ({e.figure})" for name, e in experiments().items()},
         "bonuses": {name: line(make()) for name, make in BONUSES.items()},
         "control-bonuses": {name: line(make(False)) for name, make in CONTROL_BONUSES.items()},
-        "agents": {name: line(make()) for name, make in (AGENTS | CONTROL_AGENTS).items()},
+        "agents": {name: line(make(), make) for name, make in (AGENTS | CONTROL_AGENTS).items()},
         "tasks": {name: line(getattr(make(), "family", make())) for name, make in TASKS.items()},
         "grids": {name: line(make().maker) for name, make in GRIDS.items()},
         "control": {name: _control(name) for name in dict.fromkeys((*CONTROL, *SPARSE))},

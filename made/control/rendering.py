@@ -142,9 +142,11 @@ def reasons(failed: Sequence[Backend]) -> str:
 
 def advice() -> str:
     """What to do where dm_control or its renderer failed in this process."""
+    asked = os.environ.get("MUJOCO_GL")
+    do = "unset it to let others be tried" if asked else "set it to egl or osmesa before that"
     return (
-        f"MUJOCO_GL is {os.environ.get('MUJOCO_GL') or 'not set'}, which dm_control reads when it is first imported; "
-        "`made doctor` tries every way of drawing and says what is missing."
+        f"MUJOCO_GL is {asked or 'not set'}, which dm_control reads when it is first imported: {do}. `made doctor` "
+        "tries every way of drawing and says what is missing."
     )
 
 

@@ -42,6 +42,8 @@ def build(
         )
     run = control_run(env, agent, bonus, None if tau is None else Constant(tau))
     run = settled(run, settings)
+    if run.task.task != env:  # its temperature, repeat and camera would be those of the other
+        raise ValueError(f"The task is {env} and task.task={run.task.task}: name it by --env alone.")
     stack = run.task.stack if run.task.pixels else 1
     if any(one.startswith("replay.stack=") for one in settings) and run.replay.stack != stack:
         raise ValueError(

@@ -137,7 +137,8 @@ def demand_memory(run: ControlRun, size: int, seeds: int, rest: int = 0, on_host
     With `on_host` they are kept there, and the device needs room for `rest` alone.
     """
     more = f", and what learns beside it {memory.in_words(rest)}," if rest else ""
-    size_of_pictures = "" if isinstance(run, DreamerRun) else " or a smaller --set task.size=..."
+    given = isinstance(run, DreamerRun) or not run.task.pixels  # what cannot be made smaller
+    size_of_pictures = "" if given else " or a smaller --set task.size=..."
     path = f"replay{'.steps' * isinstance(run, DreamerRun)}.capacity"
     for needed, free, where in _lacks(size, seeds, rest, on_host):
         raise ValueError(

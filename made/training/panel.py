@@ -10,7 +10,7 @@ from made.training.writers import Line, means
 SECONDS_BETWEEN_LINES = 5.0
 SHOWN = {  # scalar -> how it is called, in the order shown
     "return": "return",
-    "eval_return": "return on fresh levels",
+    "eval_return": "return when evaluated",
     "intrinsic_return": "intrinsic return",
     "coverage": "states seen",
     "bonus": "bonus",

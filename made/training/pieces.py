@@ -45,8 +45,8 @@ def complete(
 ) -> Whole:
     """Train one configuration on some seeds to the end, in a folder, going on with what is there.
 
-    Every row ends with an evaluation. `on_rows` hears how many rows were added, first those of earlier pieces, with made=False.
-    `clear` removes the folder once the records are safe. A piece that would not end before `until`, of
+    Every row ends with an evaluation. `on_rows` hears how many rows were added, first those of earlier pieces, with
+    made=False. `clear` removes the folder once the records are safe. A piece that would not end before `until`, of
     `time.monotonic()`, ends with a checkpoint and `OutOfTime`. Where the device fails and there is a checkpoint that
     was not there before, the next piece goes on from it; a device that fails twice in between is given up.
     """

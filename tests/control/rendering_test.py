@@ -132,6 +132,12 @@ def test_a_word_that_dm_control_does_not_know_is_refused_also_where_nothing_is_d
         assert os.environ["MUJOCO_GL"] == known
 
 
+def test_advice_is_to_let_others_be_tried_or_to_choose_in_time(monkeypatch):
+    assert "MUJOCO_GL is not set" in rendering.advice() and "set it to egl or osmesa before that" in rendering.advice()
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    assert "MUJOCO_GL is osmesa" in rendering.advice() and "unset it to let others be tried" in rendering.advice()
+
+
 def test_where_nothing_works_states_do_and_pictures_say_what_is_missing(monkeypatch):
     found(monkeypatch, egl=False, osmesa=False)
     monkeypatch.delitem(sys.modules, "dm_control._render", raising=False)

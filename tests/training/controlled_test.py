@@ -221,7 +221,7 @@ def test_a_process_that_dies_is_named_in_a_sentence(whole):
     asked, programs, out, _ = whole
     state = session.stand_of(asked, programs, out).state
     beside(programs).workers._lines._processes[0].kill()
-    with pytest.raises(ValueError, match=r"with seeds 0, 1 failed: .*exit code -9[^.]*\. The same .*, where there is one"):
+    with pytest.raises(ValueError, match=r"seeds 0, 1 failed: .*exit code -9[^.]*\. The same .*, where there is one"):
         programs.advance(None, state, 1)
 
 
@@ -238,6 +238,7 @@ REFUSED = {
         ["--env", "DoorKey-5x5", "--agent", "rad"],
         "tasks of DeepMind Control.*DoorKey-5x5 is none",
     ),
+    "another task": (["--env", "hopper_hop", "--agent", "sac", "--set", "task.task=walker_run"], "name it by --env"),
     "a crop": (["--env", "hopper_hop", "--agent", "rad", "--set", "task.size=50"], "crops of 84 .*layout.crop=42"),
     "pixels for sac": (["--env", "hopper_hop", "--agent", "sac", "--set", "task.pixels=true"], "reads state and task"),
     "streams": (["--env", "hopper_hop", "--agent", "sac", "--set", "replay.streams=2"], "replay.streams must be 1"),
@@ -280,8 +281,9 @@ def test_a_replay_that_does_not_fit_is_refused_with_its_size(monkeypatch):
     for on_host, words in ((False, "3.0 GiB are needed on the device"), (True, "9.0 GiB are needed on the host")):
         free = lambda on_host=False, tight=on_host: 2**31 if on_host == tight else 2**50  # noqa: E731
         monkeypatch.setattr(controlled, "available", free)
-        with pytest.raises(ValueError, match=rf"64 steps takes 1.5 GiB for each of 2 seeds; {words}.* 2.0 GiB"):
+        with pytest.raises(ValueError, match=rf"64 steps takes 1.5 GiB for each of 2 seeds; {words}.* 2.0 GiB") as told:
             controlled.demand_memory(asked, 3 * 2**29, 2)  # type: ignore[arg-type]
+        assert "task.size" not in str(told.value), "from states there is no picture"
 
 
 def test_what_learns_beside_the_replay_is_counted_too(monkeypatch):
