@@ -32,7 +32,7 @@ def line(thing: Any, maker: Any = None) -> str:
     fields = {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
     said = [f"{name}={value}" for name, value in fields.items() if isinstance(value, int | float)]
     said += [f"{name}={made_of(value)}" for name, value in fields.items() if isinstance(value, Bonus | Density)]
-    named = inspect.isfunction(maker) and first_line(maker)
+    named = first_line(maker) if inspect.isfunction(maker) else ""
     return (named or first_line(type(thing))) + (f" [{', '.join(said)}]" if said else "")
 
 
