@@ -114,13 +114,14 @@ def distances(
     n, block, held = points.shape[0], min(block, points.shape[0]), rings.size(ring)
     whole = jax.default_backend() != "cpu" if whole is None else whole
     middle = queries.mean(0)
+    centred = queries - middle
 
     def look(i: Array, best: Nearest) -> Nearest:
         begin = i * block
         start = jnp.minimum(begin, n - block)  # the last block reaches back into the one before it
         some = jax.lax.dynamic_slice_in_dim(points, start, block) - middle
         number = start + jnp.arange(block)
-        products = jnp.matmul(queries - middle, some.T, precision="highest")  # less would mix up near neighbours
+        products = jnp.matmul(centred, some.T, precision="highest")  # less would mix up near neighbours
         rank = 2 * products - jnp.sum(some**2, -1)
         rank = jnp.where((number >= begin) & (number < held), rank, -jnp.inf)
         near = jax.vmap(lambda row: largest(row, k + 1))(rank)

@@ -86,7 +86,7 @@ def in_common(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> int
     for task in tasks:
         names = {*methods, better_made(table, task)} & {*shared.methods(table, task)}
         if len(names) > 1:  # or nothing is compared there yet
-            each.append(len(shared_rows(table, [f"{task}/{m}" for m in names])[0]))
+            each.append(len(rows_in_common(table, [f"{task}/{m}" for m in names])[0]))
     return min(each, default=0) if tasks else min(len(table.seeds(label)) for label in table.labels())
 
 
@@ -136,7 +136,7 @@ def gain_over(table: Table, method: str, tuned: bool = False) -> Gain | None:
             continue
         labels = [f"{task}/{m}" for m in (other, best)]
         whole = [shared.to_reach(table, label) for label in labels]
-        pair = [Times(*(x[at] for x in one)) for one, at in zip(whole, shared_rows(table, labels), strict=True)]
+        pair = [Times(*(x[at] for x in one)) for one, at in zip(whole, rows_in_common(table, labels), strict=True)]
         if not len(pair[0].times) or max(one.reached for one in pair) < 0.5:
             continue
         times = [one.times.astype(float) for one in pair]
@@ -150,7 +150,7 @@ def gain_over(table: Table, method: str, tuned: bool = False) -> Gain | None:
     return Gain(float(np.mean(means)), float(low), float(high), failed[0], failed[1], len(means))
 
 
-def shared_rows(table: Table, labels: Sequence[str]) -> list[list[int]]:
+def rows_in_common(table: Table, labels: Sequence[str]) -> list[list[int]]:
     """Where, among the seeds of each label, those stand that all of them have."""
     seeds = [table.seeds(label) for label in labels]
     common = sorted(set.intersection(*map(set, seeds)))
@@ -161,7 +161,7 @@ def both(table: Table) -> set[str]:
     """The methods that were run on some task on which MADE was, on a seed of its."""
     mades = {task: better_made(table, task) for task in shared.tasks(table)}
     beside = [(task, m) for task, made in mades.items() if made for m in shared.methods(table, task)]
-    return {m for task, m in beside if shared_rows(table, [f"{task}/{m}", f"{task}/{mades[task]}"])[0]}
+    return {m for task, m in beside if rows_in_common(table, [f"{task}/{m}", f"{task}/{mades[task]}"])[0]}
 
 
 def faster(table: Table) -> Verdict:
@@ -233,7 +233,7 @@ def baselines(table: Table) -> tuple[str, ...]:
 def difference(table: Table, task: str, pair: tuple[str, str], read: Callable = shared.final) -> Interval:
     """The interquartile mean, over shared seeds, of the first method less the second; NaN where they share none."""
     labels = [f"{task}/{method}" for method in pair]
-    rows = shared_rows(table, labels)
+    rows = rows_in_common(table, labels)
     if not rows[0]:
         return Interval(np.nan, np.nan, np.nan, n=0, level=0.95)
     a, b = (read(table, one)[at] for one, at in zip(labels, rows, strict=True))

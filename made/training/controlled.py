@@ -137,9 +137,9 @@ def demand_memory(run: ControlRun, size: int, seeds: int, rest: int = 0, on_host
     With `on_host` they are kept there, and the device needs room for `rest` alone.
     """
     more = f", and what learns beside it {memory.in_words(rest)}," if rest else ""
-    given = isinstance(run, DreamerRun) or not run.task.pixels  # what cannot be made smaller
-    size_of_pictures = "" if given else " or a smaller --set task.size=..."
-    path = f"replay{'.steps' * isinstance(run, DreamerRun)}.capacity"
+    dreams = isinstance(run, DreamerRun)  # of pictures that have one size
+    size_of_pictures = " or a smaller --set task.size=..." if run.task.pixels and not dreams else ""
+    path = f"replay{'.steps' * dreams}.capacity"
     for needed, free, where in _lacks(size, seeds, rest, on_host):
         raise ValueError(
             f"A replay of {run.replay.capacity:,} steps takes {memory.in_words(size)}{more} for each of {seeds} "

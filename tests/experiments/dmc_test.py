@@ -169,6 +169,7 @@ def test_where_the_device_fails_once_the_run_goes_on_from_its_checkpoint(whole, 
 def test_rows_that_are_made_again_are_told_once():
     told = []
     heard = pieces._Heard(lambda rows, made: told.append((rows, made)))
+    heard(0, made=False)
     heard(2, made=False)  # by the piece before
     for rows in (3, 4, 5, 3, 4, 5, 6):  # from a checkpoint at the third
         heard(rows)
@@ -255,7 +256,7 @@ def test_a_group_is_handed_to_the_host_once_with_all_its_seeds(tmp_path, monkeyp
     monkeypatch.setattr(pieces, "complete", complete)
     work = planned(SMOKE.experiment, store)
     assert len(list(sweep(work, store, heard.add))) == 1
-    assert asked == [([0, 1, 2], (".unfinished", "dmc"))] and heard.made == work[0].work
+    assert asked == [([0, 1, 2], (".unfinished", "dmc"))] and heard.done == heard.made == work[0].work
     assert store.table("dmc", Scale.SMOKE).metrics() == ["eval_return"], "columns that the experiment did not name"
     assert planned(SMOKE.experiment, store) == []
 

@@ -221,7 +221,8 @@ def test_a_process_that_dies_is_named_in_a_sentence(whole):
     asked, programs, out, _ = whole
     state = session.stand_of(asked, programs, out).state
     beside(programs).workers._lines._processes[0].kill()
-    with pytest.raises(ValueError, match=r"seeds 0, 1 failed: .*exit code -9[^.]*\. The same .*, where there is one"):
+    words = r"with seeds 0, 1 failed: .*exit code -9[^.]*\. The same command .* last checkpoint, where there is one"
+    with pytest.raises(ValueError, match=words):
         programs.advance(None, state, 1)
 
 
