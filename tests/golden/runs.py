@@ -38,7 +38,9 @@ def environment() -> dict[str, str]:
     """What the bits of a run depend on besides the code."""
     import jaxlib
 
-    cpu = next((x for x in open("/proc/cpuinfo") if x.startswith("model name")), "") if sys.platform == "linux" else ""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    cpu = next((line for line in lines if line.startswith("model name")), "")
     return {"xla_flags": os.environ.get("XLA_FLAGS", ""), "jax": jax.__version__, "jaxlib": jaxlib.__version__, "numpy": np.__version__,
             "machine": platform.machine(), "cpu": cpu.partition(":")[2].strip()}  # fmt: skip
 
