@@ -62,7 +62,8 @@ def test_a_truncated_step_bootstraps_from_the_value_of_its_true_successor(memory
     batch = batch._replace(terminated=batch.terminated | some)
     rewards = agent.streams(batch, batch.reward + 0.3)
     assert bool((batch.truncated & ~batch.terminated)[:-1].any())
-    net, aims = state.net, {False: np.zeros((20, 3, heads)), True: np.zeros((20, 3, heads))}
+    net = eqx.tree_at(lambda net: net.value.bias, state.net, state.net.value.bias + 1)  # so that bootstrapping matters
+    aims = {False: np.zeros((20, 3, heads)), True: np.zeros((20, 3, heads))}
     values, step = np.zeros((20, 3, heads)), jax.jit(lambda carry, obs: net.step(carry, obs, ()))
     for n in range(3):
         carry, gone, blank = jax.tree.map(lambda x, n=n: x[0, n], batch.extras.carry), [], agent.carry(Walk().spec)
@@ -88,7 +89,7 @@ def test_a_truncated_step_bootstraps_from_the_value_of_its_true_successor(memory
         chosen = dataclasses.replace(agent, bootstrap_truncated=bootstraps)
         losses[bootstraps] = float(chosen.loss(net, batch, rewards)[1]["baseline_loss"])
         assert losses[bootstraps] == pytest.approx(0.5 * ((aim - values) ** 2).sum(-1).mean(), rel=1e-4)
-    assert losses[True] != pytest.approx(losses[False], rel=1e-2)
+    assert losses[True] != pytest.approx(losses[False], rel=0.05)
 
 
 def test_bootstrapping_at_truncation_is_chosen_by_name_and_leaves_run_ids_as_they_were():
