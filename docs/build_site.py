@@ -57,7 +57,7 @@ def on_files(files: Files, config) -> Files:
         if path.is_dir():
             files.append(File.generated(config, place(path), content=listed(path)))
         for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-            if file.is_file() and files.get_file_from_path(place(file)) is None:
+            if file.is_file() and files.get_file_from_path(_plain(place(file))) is None:
                 files.append(File.generated(config, _plain(place(file)), abs_src_path=str(file)))
     return files
 

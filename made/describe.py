@@ -36,10 +36,16 @@ _HOLDS: dict[str, Callable[[Any], bool]] = {
 }
 
 
+# Metadata of a field that was added after runs were recorded. At its default, which must then never change, it is left
+# out of descriptions, so that those runs keep their run ids and their checkpoints can be resumed.
+OMIT_DEFAULT = MappingProxyType({"omit_default": True})
+
+
 def describe(thing: Any) -> Any:
     """The object graph as dictionaries, lists and numbers."""
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        fields = {f.name: describe(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
+        described = (f for f in dataclasses.fields(thing) if not _omitted(f, getattr(thing, f.name)))
+        fields = {f.name: describe(getattr(thing, f.name)) for f in described}
         return {"class": type(thing).__name__, **fields}
     if isinstance(thing, np.ndarray | jax.Array) and np.ndim(thing):
         content = np.ascontiguousarray(thing)
@@ -53,6 +59,10 @@ def describe(thing: Any) -> Any:
     if callable(thing):
         return getattr(thing, "__qualname__", type(thing).__name__)
     return thing
+
+
+def _omitted(field: dataclasses.Field, value: Any) -> bool:
+    return "omit_default" in field.metadata and value == field.default
 
 
 def run_id(thing: Any) -> str:

@@ -24,6 +24,7 @@ PAGES += sorted((ROOT / "docs").rglob("*.md"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SPAN = re.compile(r"(?<!`)`(made [a-z][^`]*)`")
+SHELL = re.compile(r"(made|pip|python3?|pytest|ruff|pyright|mkdocs|git|export|\.) ")  # how a shell block begins
 ELSEWHERE = {  # pages whose snippets another test runs, with what it asserts of them
     "docs/extending.md": "tests/examples_test.py",
     "docs/plugins.md": "tests/adapters/plugins_page_test.py",
@@ -159,13 +160,38 @@ def commands(page: Path) -> tuple[set[str], set[str]]:
     mentioned = {re.sub(r"\s+", " ", span) for span in SPAN.findall(plain)}
     lines = [line for language, block in FENCE.findall(text) if language in ("", "bash") for line in block.splitlines()]
     lines += re.findall(r"^    (made [a-z].*)", plain, re.M)
-    parts = [part.strip() for line in lines for part in re.split(r"&&|;", re.split(r"\s#|\s{3,}", line.strip())[0])]
+    parts = [part.strip() for line in lines for part in re.split(r"&&|;", re.split(r"\s#", line.strip())[0])]
     typed = {part for part in parts if part.startswith("made ")}
     return (typed | mentioned, set()) if page.name == "README.md" else (typed, mentioned - typed)
 
 
 def all_commands(mentioned: bool) -> list[str]:
     return sorted(set().union(*(commands(page)[mentioned] for page in PAGES)))
+
+
+def shell_lines(text: str) -> list[str]:
+    """The lines of the shell blocks of a page: those marked as such, and unmarked ones that begin with a command."""
+    blocks = [(language, block) for language, block in FENCE.findall(text) if language in ("", "bash", "sh", "console")]
+    shell = [block for language, block in blocks if language or SHELL.match(block)]
+    return [line for block in shell for line in block.splitlines()]
+
+
+def prose_in(line: str) -> bool:
+    """Whether words in a column of their own follow a command without `#` before them: a shell would run them."""
+    return re.search(r"\S\s{2,}[^\s#]", re.split(r"(?:^|\s)#", line)[0]) is not None
+
+
+def test_comments_in_shell_blocks_begin_with_a_hash():
+    lines = {named(page): shell_lines(page.read_text("utf-8")) for page in PAGES}
+    assert sum(map(len, lines.values())) > 60
+    wrong = [f"{page}: {line}" for page, ones in lines.items() for line in ones if prose_in(line)]
+    assert not wrong, "put # before:\n" + "\n".join(wrong)
+
+
+def test_prose_after_a_command_is_noticed():
+    page = "```\nmade selftest      every check\nmade doctor   # says  why\n```\n```python\nx = 1   # y\n```\n"
+    assert [prose_in(line) for line in shell_lines(page)] == [True, False]
+    assert prose_in("made x --only a  b") and not any(map(prose_in, ("  made x", "# a  b", "made list")))
 
 
 def test_commands_are_found():

@@ -12,7 +12,7 @@ from made import trees
 from made.agents.impala_nets import LAYOUTS, Layout, PolicyNet
 from made.agents.vtrace import vtrace
 from made.core import Agent, Metrics, Spec, Transition
-from made.describe import ABOVE_ZERO, AT_LEAST_ZERO, BELOW_ONE, POSITIVE, SHARE, check_numbers
+from made.describe import ABOVE_ZERO, AT_LEAST_ZERO, BELOW_ONE, OMIT_DEFAULT, POSITIVE, SHARE, check_numbers
 
 RANGES = {
     SHARE: ("discount", "discount_intrinsic"),
@@ -45,8 +45,10 @@ class IMPALA(Agent):
         loss = sum_t mean_n [ -log pi(a) advantage + baseline 1/2 (v - V)^2 - entropy H(pi) ]
 
     The reward that `reward_fn` gives, r + tau b, is clipped to [-clip, clip]; the end of an episode, by the task or by
-    its clock, cuts the return, as in RIDE's and NovelD's code. `heads=2` has values for r and for tau b apart, the
-    latter with `discount_intrinsic`. `lag` is how many updates the actors are behind, as asynchronous actors are.
+    its clock, cuts the return, as in RIDE's and NovelD's code. With `bootstrap_truncated` a truncated step bootstraps
+    from the value of the last observation before the reset instead; a terminated one never does. `heads=2` has values
+    for r and for tau b apart, the latter with `discount_intrinsic`. `lag` is how many updates the actors are behind, as
+    asynchronous actors are.
     The paper prints epsilon 0.01; RIDE's and NovelD's releases have 1e-5 (docs/deviations.md).
     """
 
@@ -64,6 +66,7 @@ class IMPALA(Agent):
     heads: int = eqx.field(static=True, default=1)
     lag: int = eqx.field(static=True, default=0)
     view: str = eqx.field(static=True, default="")
+    bootstrap_truncated: bool = eqx.field(static=True, default=False, metadata=OMIT_DEFAULT)
 
     def __check_init__(self):
         check_numbers(self, RANGES)
@@ -125,15 +128,24 @@ class IMPALA(Agent):
         """The loss of one batch [T, N], summed over time and averaged over environments, and its parts."""
         done = batch.terminated | batch.truncated
         fresh = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
-        carry = trees.index(batch.extras.carry, 0)
-        carry, logits, value = net.unroll(carry, batch.obs, batch.note.goal, fresh)
+        first = trees.index(batch.extras.carry, 0)
+        carry, logits, value = net.unroll(first, batch.obs, batch.note.goal, fresh)
         _, _, bootstrap = net.step(carry, trees.index(batch.next_obs, -1), trees.index(batch.next_note.goal, -1))
         log_pi = jax.nn.log_softmax(logits)
         log_prob = jnp.take_along_axis(log_pi, batch.action[..., None], -1)[..., 0]
         log_ratio = jax.lax.stop_gradient(log_prob - batch.extras.log_prob)
         discounts = jnp.stack([self.discount, self.discount_intrinsic][: self.heads])
-        each = jax.vmap(lambda r, g, v, last: vtrace(log_ratio, r, g * ~done, v, last), (-1, 0, -1, -1), -1)
-        aim = jax.tree.map(jax.lax.stop_gradient, each(rewards, discounts, value, bootstrap))
+        ends, truncated, final = done, None, None
+        if self.bootstrap_truncated:
+            ends, truncated = batch.terminated, batch.truncated
+            final = jax.lax.stop_gradient(net).successor_values(first, batch, fresh)
+
+        def each(reward, discount, value, last, final):
+            cut = {"truncated": truncated, "final_value": final}
+            return vtrace(log_ratio, reward, discount * ~ends, value, last, **cut)
+
+        aim = jax.vmap(each, (-1, 0, -1, -1, -1), -1)(rewards, discounts, value, bootstrap, final)
+        aim = jax.tree.map(jax.lax.stop_gradient, aim)
         parts = {
             "policy_loss": -(log_prob * aim.advantage.sum(-1)),
             "baseline_loss": 0.5 * jnp.sum((aim.target - value) ** 2, -1),

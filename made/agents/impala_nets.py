@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from made import nets, trees, views
 from made.agents.recurrent import GATES, Carry, Recurrent
-from made.core import Space, Spec
+from made.core import Space, Spec, Transition
 from made.describe import COUNT, check_numbers
 
 KERNEL = 3
@@ -200,6 +200,17 @@ class PolicyNet(eqx.Module):
             part, x = layer.unroll(tuple(p.astype(x.dtype) for p in part), x, fresh)
             after.append(tuple(p.astype(jnp.float32) for p in part))
         return tuple(after), *self.heads(x)
+
+    def successor_values(
+        self, carry: tuple[Carry, ...], batch: Transition, fresh: Bool[Array, "T N"]
+    ) -> Float[Array, "T N v"]:
+        """The values of the true successors of an unroll: the recurrent state is that before any reset."""
+        net = self.cast()
+        x, ahead = net.features(batch.obs, batch.note.goal), net.features(batch.next_obs, batch.next_note.goal)
+        for layer, part in zip(net.core, carry, strict=True):
+            after = layer.carries(tuple(p.astype(x.dtype) for p in part), x, fresh)
+            x, ahead = after[0], layer.step(after, ahead)[0]
+        return self.heads(ahead)[1]
 
     def heads(self, x: Float[Array, "*b f"]) -> tuple[Array, Array]:
         """(logits, values), in full precision."""

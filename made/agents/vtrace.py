@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 
 class VTrace(NamedTuple):
@@ -21,6 +21,8 @@ def vtrace(
     value: Float[Array, "T *b"],
     bootstrap: Float[Array, "*b"],
     *,
+    truncated: Bool[Array, "T *b"] | None = None,
+    final_value: Float[Array, "T *b"] | None = None,
     rho: float = 1.0,
     c: float = 1.0,
     rho_gradient: float = 1.0,
@@ -33,18 +35,30 @@ def vtrace(
         advantage_t = min(rho_gradient, ratio_t) (r_t + gamma_t v_{t+1} - V_t)
         rho_t = min(rho, ratio_t),   c_t = trace min(c, ratio_t),   ratio_t = pi(a_t | s_t) / mu(a_t | s_t)
 
-    `discount` is gamma_t, 0 where an episode ended at t. The recursion is linear, x_t = a_t + b_t x_{t+1}, and such
-    steps compose, so it is worked out by an associative scan: in log T steps rather than T.
+    `discount` is gamma_t, 0 where an episode ended at t. With `truncated` and `final_value`, a truncated step
+    bootstraps from final_value_t, the value of the last observation before the reset: V_{t+1} and v_{t+1} are
+    final_value_t there, and c_t is 0. Its gamma_t is then that of any other step; where gamma_t is 0, nothing follows.
+
+    The recursion is linear, x_t = a_t + b_t x_{t+1}, and such steps compose, so it is worked out by an associative
+    scan: in log T steps rather than T.
     """
     ratio = jnp.exp(log_ratio)
-    following = jnp.concatenate([value[1:], bootstrap[None]])
+    if (truncated is None) != (final_value is None):
+        raise ValueError("vtrace takes truncated and final_value together: give both, or neither.")
+
+    def shifted(x: Float[Array, "T *b"]) -> Float[Array, "T *b"]:
+        ahead = jnp.concatenate([x[1:], bootstrap[None]])
+        return ahead if truncated is None else jnp.where(truncated, final_value, ahead)
+
+    following = shifted(value)
     delta = jnp.minimum(rho, ratio) * (reward + discount * following - value)
     keep = discount * trace * jnp.minimum(c, ratio)
+    if truncated is not None:
+        keep = jnp.where(truncated, 0.0, keep)
 
     def compose(later, earlier):
         return earlier[0] + earlier[1] * later[0], earlier[1] * later[1]
 
     beyond, _ = jax.lax.associative_scan(compose, (delta, keep), reverse=True)  # v_t - V_t
     target = value + beyond
-    ahead = jnp.concatenate([target[1:], bootstrap[None]])
-    return VTrace(target, jnp.minimum(rho_gradient, ratio) * (reward + discount * ahead - value))
+    return VTrace(target, jnp.minimum(rho_gradient, ratio) * (reward + discount * shifted(target) - value))

@@ -18,7 +18,7 @@ from made.learning import Fit, Learned, named
 class GoalSpace(NamedTuple):
     """What goals there are in one part of an observation. `kind` says what reaching goal g means:
 
-    cells    an image [w, h, c]: cell g, at [g // h][g % h], differs from what it was when the goal was set
+    cells    an image [w, h, c]: cell g, at `[g // h][g % h]`, differs from what it was when the goal was set
     values   one discrete number: the observation is g
     regions  any other array: it lies in region g of 2^bits, told by the signs of random planes
     """

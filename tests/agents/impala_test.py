@@ -1,5 +1,7 @@
 """IMPALA: what it writes down is what it learns from, each setting does what it says, and it learns."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from made.agents import IMPALA
 from made.agents.impala_nets import LAYOUTS, Dense, Layout, Patches, PolicyNet
 from made.bonuses import Flat, NoBonus, Scaled
 from made.core import Space
+from made.describe import describe, override, run_id
 from made.rollout import begin, rollout
 from made.run import Run, learn, start
 from made.trial import execute
@@ -46,6 +49,54 @@ def _unrolled(net, batch):
     done = batch.terminated | batch.truncated
     fresh = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
     return net.unroll(trees.index(batch.extras.carry, 0), batch.obs, (), fresh)
+
+
+@pytest.mark.parametrize("memory, layers", [("lstm", 2), ("gru", 1), ("", 1)])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_a_truncated_step_bootstraps_from_the_value_of_its_true_successor(memory, layers, heads):
+    """Against steps of the network one by one: the recurrent state goes on to the last observation before the reset."""
+    agent = IMPALA(Layout(**TINY, memory=memory, layers=layers), heads=heads, discount=0.9, discount_intrinsic=0.8)
+    state, batch = collected(agent, Walk(), steps=20)
+    batch = batch._replace(extras=batch.extras._replace(carry=jax.tree.map(lambda x: x + 0.3, batch.extras.carry)))
+    some = jnp.arange(20)[:, None] == jnp.array([2, 8, 13])
+    batch = batch._replace(terminated=batch.terminated | some)
+    rewards = agent.streams(batch, batch.reward + 0.3)
+    assert bool((batch.truncated & ~batch.terminated)[:-1].any())
+    net = eqx.tree_at(lambda net: net.value.bias, state.net, state.net.value.bias + 1)  # so that bootstrapping matters
+    aims = {False: np.zeros((20, 3, heads)), True: np.zeros((20, 3, heads))}
+    values, step = np.zeros((20, 3, heads)), jax.jit(lambda carry, obs: net.step(carry, obs, ()))
+    for n in range(3):
+        carry, gone, blank = jax.tree.map(lambda x, n=n: x[0, n], batch.extras.carry), [], agent.carry(Walk().spec)
+        ratios = np.zeros(20)
+        for t in range(20):
+            here, action = batch.obs[t, n], batch.action[t, n]
+            carry, logits, values[t, n] = step(carry, here)
+            ratios[t] = np.exp(jax.nn.log_softmax(logits)[action] - batch.extras.log_prob[t, n])
+            gone.append(np.asarray(step(carry, batch.next_obs[t, n])[2]))
+            if bool(batch.terminated[t, n] | batch.truncated[t, n]):
+                carry = blank
+        for bootstraps, aim in aims.items():
+            beyond = np.zeros(heads)
+            for t in reversed(range(20)):
+                discount, weight = np.array([0.9, 0.8])[:heads], min(1.0, ratios[t])
+                over = batch.terminated[t, n] | (batch.truncated[t, n] & (not bootstraps))
+                delta = weight * (rewards[t, n] + (0 if over else discount * gone[t]) - values[t, n])
+                cut = batch.terminated[t, n] | batch.truncated[t, n]
+                beyond = delta + (0 if cut else discount * weight * beyond)
+                aim[t, n] = values[t, n] + beyond
+    losses = {}
+    for bootstraps, aim in aims.items():
+        chosen = dataclasses.replace(agent, bootstrap_truncated=bootstraps)
+        losses[bootstraps] = float(chosen.loss(net, batch, rewards)[1]["baseline_loss"])
+        assert losses[bootstraps] == pytest.approx(0.5 * ((aim - values) ** 2).sum(-1).mean(), rel=1e-4)
+    assert losses[True] != pytest.approx(losses[False], rel=0.05)
+
+
+def test_bootstrapping_at_truncation_is_chosen_by_name_and_leaves_run_ids_as_they_were():
+    assert "bootstrap_truncated" not in describe(IMPALA())
+    changed = override(IMPALA(), "bootstrap_truncated", "true")
+    assert changed.bootstrap_truncated is True and describe(changed)["bootstrap_truncated"] is True
+    assert run_id(changed) != run_id(IMPALA())
 
 
 def test_one_update_is_rmsprop_on_the_clipped_gradient():

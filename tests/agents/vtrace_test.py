@@ -29,6 +29,71 @@ def by_hand(log_ratio, reward, discount, value, bootstrap, rho=1.0, c=1.0, rho_g
     return np.array(targets), np.array(gains)
 
 
+def by_hand_truncated(log_ratio, reward, discount, value, bootstrap, terminated, truncated, final_value):
+    """The same as a loop over steps, from the last to the first, where each step says what follows it."""
+    values, targets, gains = np.append(value, bootstrap), np.append(value, bootstrap), np.zeros(len(reward))
+    for t in reversed(range(len(reward))):
+        weight = min(1.0, np.exp(log_ratio[t]))
+        if terminated[t]:
+            ahead, target_ahead, beyond = 0.0, 0.0, 0.0
+        elif truncated[t]:
+            ahead, target_ahead, beyond = final_value[t], final_value[t], 0.0
+        else:
+            ahead, target_ahead, beyond = values[t + 1], targets[t + 1], targets[t + 1] - values[t + 1]
+        gains[t] = weight * (reward[t] + discount * target_ahead - value[t])
+        targets[t] = value[t] + weight * (reward[t] + discount * ahead - value[t]) + discount * weight * beyond
+    return targets[:-1], gains
+
+
+def with_ends(seed: int, length: int = 12):
+    """A stream with a termination at 3, truncations at 6 and at the last step, and both at 8."""
+    rng = np.random.default_rng(seed)
+    log_ratio, reward, value, final_value = np.float32(rng.normal(size=(4, length)))
+    terminated, truncated = (np.isin(np.arange(length), at) for at in ((3, 8), (6, 8, length - 1)))
+    return log_ratio, reward, value, np.float32(rng.normal()), terminated, truncated, final_value
+
+
+def bootstrapped(log_ratio, reward, value, bootstrap, terminated, truncated, final_value):
+    given = (log_ratio, reward, 0.9 * ~terminated, value, bootstrap, truncated, final_value)
+    *given, truncated, final_value = (jnp.asarray(x, None if x.dtype == bool else jnp.float32) for x in given)
+    return vtrace(*given, truncated=truncated, final_value=final_value)
+
+
+def test_a_truncated_step_bootstraps_from_its_final_value_as_in_a_loop():
+    for seed in range(5):
+        log_ratio, reward, value, bootstrap, *ends = with_ends(seed)
+        ours = bootstrapped(log_ratio, reward, value, bootstrap, *ends)
+        for mine, wanted in zip(ours, by_hand_truncated(log_ratio, reward, 0.9, value, bootstrap, *ends), strict=True):
+            np.testing.assert_allclose(mine, wanted, rtol=2e-5, atol=2e-6)
+
+
+def test_on_policy_a_truncated_step_gets_the_discounted_final_value_and_a_terminated_one_nothing():
+    _, reward, *rest = with_ends(0)
+    target, advantage = bootstrapped(np.zeros_like(reward), reward, *rest)
+    value, final_value = rest[0], rest[-1]
+    for t in (6, len(reward) - 1):
+        np.testing.assert_allclose(target[t], reward[t] + 0.9 * final_value[t], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(advantage[t], target[t] - value[t], rtol=1e-5, atol=1e-6)
+    for t in (3, 8):
+        np.testing.assert_allclose(target[t], reward[t], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("end", [3, 6, 8])
+def test_the_trace_is_cut_where_an_episode_terminates_or_is_truncated(end):
+    parts = with_ends(0)
+    later = [parts[0], parts[1] + np.where(np.arange(12) > end, 7, 0), parts[2] + np.where(np.arange(12) > end, 5, 0)]
+    before, after = bootstrapped(*parts), bootstrapped(*map(np.float32, later), *parts[3:])
+    for mine, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(mine[: end + 1], other[: end + 1])
+        assert (mine[end + 1 :] != other[end + 1 :]).any()
+
+
+def test_truncations_without_their_values_are_refused():
+    parts = [jnp.asarray(x) for x in stream(0)]
+    with pytest.raises(ValueError, match="truncated and final_value together"):
+        vtrace(*parts, truncated=jnp.zeros(9, bool))
+
+
 def stream(seed: int, length: int = 9):
     rng = np.random.default_rng(seed)
     log_ratio, reward, value = rng.normal(size=(3, length))
