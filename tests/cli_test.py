@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 import pytest
 
+import made
 from made import cli, doctor
 from made.bench import BENCHES, Measure, as_text
 from made.bench import run as run_bench
@@ -112,6 +113,18 @@ def test_map_finds_an_equation(capsys):
 def test_play_walks_a_grid_by_given_keys(capsys):
     code, out, _ = call(capsys, "play", "MiniGrid-Empty-5x5-v0", "--keys", "wwdwwq")
     assert code == 0 and "##" in out
+
+
+@pytest.mark.parametrize("name", ["Empty-5x5", "Empty-5x5-v0"])
+def test_play_takes_the_short_names_that_train_takes(capsys, name):
+    code, out, err = call(capsys, "play", name, "--keys", "wq")
+    assert (code, err) == (0, "") and out.startswith("MiniGrid-Empty-5x5-v0, seed 0") and "##" in out
+    code, _, err = call(capsys, "play", "Emty-5x5", "--keys", "q")
+    assert code == 2 and "Did you mean 'Empty-5x5'" in err
+
+
+def test_the_version_is_one_line(capsys):
+    assert call(capsys, "--version") == (0, f"made {made.__version__}\n", "")
 
 
 def test_doctor_names_versions_and_fixes(capsys):
@@ -253,15 +266,47 @@ def test_an_interrupted_run_leaves_the_store_readable_and_the_next_goes_on(tmp_p
 
 
 def test_a_benchmark_says_what_it_has_measured_before_it_ends(monkeypatch, capsys):
+    printed = []
+
     def measures():
         yield Measure("first", 1234.5, "ms", None, None, "", None, "here")
-        assert capsys.readouterr().err == "first: 1,234 ms\n"
+        said = capsys.readouterr()
+        printed.append(said.out)
+        assert said.err == "first: 1,234 ms\n"
         yield Measure("second", 2.0, "ms", None, None, "", None, "here")
 
     monkeypatch.setitem(BENCHES, "two", measures)
     assert cli.main(["bench", "two", "--json"]) == 0
     said = capsys.readouterr()
-    assert [row["name"] for row in json.loads(said.out)] == ["first", "second"] and said.err == "second: 2 ms\n"
+    assert [row["name"] for row in json.loads(printed[0] + said.out)] == [
+        "first",
+        "second",
+    ] and said.err == "second: 2 ms\n"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_a_benchmark_that_is_cut_short_has_printed_its_rows(monkeypatch, capsys, error):
+    rows = [Measure(name, 2.0, "ms", None, None, "", None, "here") for name in ("first", "second")]
+    printed = []
+
+    def measures():
+        for row in rows:
+            yield row
+            printed.append(capsys.readouterr().out)
+        raise error("cut short")
+
+    monkeypatch.setitem(BENCHES, "cut", measures)
+    with pytest.raises(error):
+        cli.main(["bench", "cut", "--json"])
+    assert "first" in printed[0] and "second" in printed[1]
+    whole = "".join(printed) + capsys.readouterr().out
+    assert json.loads(whole) == [row._asdict() for row in rows]
+    assert whole == json.dumps(json.loads(whole), indent=1) + "\n", "the format stays the same"
+
+
+def test_a_benchmark_without_rows_prints_an_empty_list(monkeypatch, capsys):
+    monkeypatch.setitem(BENCHES, "none", lambda: iter(()))
+    assert call(capsys, "bench", "none", "--json") == (0, "[]\n", "")
 
 
 def test_benchmarks_print_a_table_and_have_a_stable_form():
