@@ -12,7 +12,7 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from made import saving
+from made import __version__, saving
 from made.commands.looking import Bench, Doctor, List, Map, Play
 from made.commands.starting import Completion, spelled_out
 from made.commands.studies import Check, Choose, Demo, Figure, Report, Run
@@ -100,6 +100,9 @@ def main(words: list[str] | None = None) -> int:
     try:
         if not words:
             print(OVERVIEW, flush=True)
+            return 0
+        if words == ["--version"]:
+            print(f"made {__version__}", flush=True)
             return 0
         command = parse(words)
         if words != spelled_out(words):
