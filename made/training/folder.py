@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,20 @@ def cut_back(path: Path, update: int) -> int:
     if len(kept) < len(lines):
         saving.replace(path, "".join(line + "\n" for line in kept))
     return len(kept)
+
+
+def warn_of_lost_rows(path: Path, kept: Path, update: int) -> None:
+    """Warn where rows are missing that were written before the checkpoint `kept`, whose state is after that update."""
+    lines = path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []
+    last = max(map(_update_of, lines), default=0)
+    if last >= update:
+        return
+    what = f"ends at update {last:,.0f}" if lines else "is empty" if path.exists() else "is missing"
+    warnings.warn(
+        f"{path} {what}, but the checkpoint {kept} is at update {update:,}: the rows between them are lost, and the "
+        "run goes on without them.",
+        stacklevel=3,
+    )
 
 
 def _update_of(line: str) -> float:

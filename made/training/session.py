@@ -74,6 +74,7 @@ def stand_of(plan: Plan, programs: Programs, out: Path) -> Stand:
         return Stand(programs.place(programs.begin(programs.runs, programs.seeds)), 0, 0.0)
     folder.demand_same(found.manifest["configuration"], plan.configuration, found.path)
     folder.cut_back(out / folder.METRICS, found.update)
+    folder.warn_of_lost_rows(out / folder.METRICS, found.path, found.update)
     state = checkpoint.restore(found, programs.like)
     return Stand(programs.place(state), found.update, found.seconds)
 
