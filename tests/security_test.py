@@ -265,7 +265,7 @@ def listening(pid: int | str) -> set[str]:
 
 @pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="only Linux tells who listens")
 def test_nothing_listens_on_a_network_beside_environments_in_processes():
-    pytest.importorskip("dm_control", reason="needs dm_control: pip install 'made-rl[control]'")
+    pytest.importorskip("dm_control", reason="needs dm_control: pip install -e '.[control]'")
     from made.control.task import Control
     from made.control.worker import Workers
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from made import saving
+from made.extras import install
 
 Line = dict[str, Any]  # seed, update, frames, seconds, and every scalar
 PLACE = ("seed", "update", "frames")  # what says where a line belongs; all else is measured
@@ -37,7 +38,7 @@ def extra(name: str) -> Any:
     try:
         return importlib.import_module(library)
     except ImportError:
-        raise ValueError(f"--{name} needs {library}: pip install 'made-rl[{name}]', or leave --{name} out.") from None
+        raise ValueError(f"--{name} needs {library}: {install(name)}, or leave --{name} out.") from None
 
 
 class JSONL:

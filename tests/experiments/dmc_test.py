@@ -41,7 +41,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 @pytest.fixture(scope="module")
 def shared():
     """The real programs of the smoke run, compiled once for every piece of this module."""
-    pytest.importorskip("dm_control", reason="needs dm_control: pip install 'made-rl[control]'")
+    pytest.importorskip("dm_control", reason="needs dm_control: pip install -e '.[control]'")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "options", lambda level: {"xla_backend_optimization_level": 0})
         patch.setattr(os, "cpu_count", lambda: 1)
@@ -208,7 +208,7 @@ def test_without_what_it_needs_a_run_is_one_line_before_anything_runs(monkeypatc
     monkeypatch.setattr(rendering, "installed", lambda: False)
     assert cli.main(["run", "dmc", "--scale", "smoke", "--out", str(tmp_path / "runs")]) == 2
     assert capsys.readouterr().err.strip().splitlines() == [
-        "made: Control tasks need dm_control, which is not here: pip install 'made-rl[control]'."
+        'made: Control tasks need dm_control, which is not here: pip install -e ".[control]" in the checkout of made.'
     ]
 
     def none():

@@ -100,7 +100,7 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(whole, capsys):
         (["--set", "agent.gama=1"], "Did you mean 'gamma'"),
         (["--set", "n_envs"], "--set takes path=value"),
         (["--set", "iterations=7"], "given by --steps"),
-        (["--tensorboard"], "made-rl[tensorboard]"),
+        (["--tensorboard"], 'pip install -e ".[tensorboard]" in the checkout of made'),
         (["--tau", "nan"], "--tau must be a number of at least 0, got nan."),
         (["--strength", "-1"], "--strength must be a number above 0, got -1."),
         (["--bonus", "none", "--gated"], "--bonus none pays nothing: leave --gated and --strength out."),
