@@ -1,6 +1,7 @@
 """The folder of a run: run.json, metrics.jsonl, checkpoints/. One process at a time writes there."""
 
 import contextlib
+import fnmatch
 import json
 import os
 import warnings
@@ -15,7 +16,7 @@ from made.training import checkpoint
 RUN, METRICS, CHECKPOINTS, LOCK = "run.json", "metrics.jsonl", "checkpoints", ".lock"
 
 
-_HALF = f".{RUN}.new"  # what a kill leaves of a first run.json
+_HALF = f".{RUN}*.new"  # what a kill leaves of a first run.json
 
 
 def held(folder: Path, configuration: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -26,7 +27,8 @@ def held(folder: Path, configuration: Mapping[str, Any]) -> dict[str, Any] | Non
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, not a folder: give another one with --out.")
     if not (folder / RUN).exists():
-        others = [name for name in sorted(os.listdir(folder)) if name not in (LOCK, _HALF)] if folder.exists() else []
+        names = sorted(os.listdir(folder)) if folder.exists() else []
+        others = [name for name in names if name != LOCK and not fnmatch.fnmatch(name, _HALF)]
         if others:
             some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
             raise ValueError(f"{folder} holds {some} but no run of made train: give another folder with --out.")
@@ -71,7 +73,7 @@ def _full(folder: Path) -> str:
 def _locked(folder: Path) -> Iterator[None]:
     """The operating system holds the lock, not the file: a process that is killed leaves none behind."""
     made_folder(folder, "--out")
-    with open(folder / LOCK, "w") as file:
+    with saving.opened(folder / LOCK, "a") as file:
         try:
             import fcntl
         except ImportError:  # not a POSIX system: nobody is kept out

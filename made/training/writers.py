@@ -48,7 +48,7 @@ class JSONL:
     """
 
     def __init__(self, path: Path):
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115, it stays open as long as the run
+        self._file = saving.opened(path, "a")  # it stays open as long as the run
 
     def write(self, lines: Sequence[Line]) -> None:
         plain = [{name: _or_null(x) for name, x in line.items()} for line in lines]
