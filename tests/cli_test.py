@@ -265,6 +265,24 @@ def test_an_interrupted_run_leaves_the_store_readable_and_the_next_goes_on(tmp_p
     assert f"{stored} runs are stored already" in out or stored == 24
 
 
+def test_sigterm_ends_a_run_with_what_is_stored_and_says_how_to_resume(tmp_path, capsys):
+    """It comes when the first run is stored."""
+    script = (
+        "import os, signal, sys; from made import cli; from made.results.store import Store; put = Store.put\n"
+        "def stored(self, files, target):\n"
+        "    at = put(self, files, target); os.kill(os.getpid(), signal.SIGTERM); return at\n"
+        "Store.put = stored; sys.exit(cli.main(sys.argv[1:]))"
+    )
+    asked = ["run", "lock_heatmap", "--scale", "smoke", "--out", str(tmp_path / "runs")]
+    ended = subprocess.run([sys.executable, "-c", script, *asked], capture_output=True, text=True)
+    last = ended.stderr.splitlines()[-1]
+    assert ended.returncode == 143 and "Traceback" not in ended.stderr, ended.stderr
+    assert last == f"made: stopped by SIGTERM; what is stored stays. To resume: made {' '.join(asked)}"
+    assert (stored := len(whole(tmp_path))) > 0
+    code, out, _ = call(capsys, *asked)
+    assert code == 0 and len(whole(tmp_path)) == 24 and (f"{stored} runs are stored already" in out or stored == 24)
+
+
 def test_a_benchmark_says_what_it_has_measured_before_it_ends(monkeypatch, capsys):
     printed = []
 
