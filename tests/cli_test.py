@@ -1,5 +1,6 @@
 """The command line: what it prints, how it fails, that an interrupted run loses nothing."""
 
+import contextlib
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import warnings
 from pathlib import Path
 
@@ -14,12 +16,14 @@ import jax
 import pytest
 
 import made
-from made import cli, doctor
+from made import cli, doctor, study, sweep
 from made.bench import BENCHES, Measure, as_text
 from made.bench import run as run_bench
 from made.commands import studies
+from made.experiments import experiment
 from made.report import Report
-from made.results import plot
+from made.results import claims, plot
+from made.results.store import Scale, Store
 
 
 def call(capsys, *words: str) -> tuple[int, str, str]:
@@ -263,6 +267,61 @@ def test_an_interrupted_run_leaves_the_store_readable_and_the_next_goes_on(tmp_p
     assert code == 0
     assert len(whole(tmp_path)) == 24
     assert f"{stored} runs are stored already" in out or stored == 24
+
+
+HELD = ["run", "objective", "--scale", "smoke"]
+
+
+def held_jobs(store: Store):
+    """The jobs of the smallest experiment, claimed as another process would; and how to give them back."""
+    groups, _ = sweep.plan(experiment("objective"), Scale.SMOKE, range(2), store)
+    jobs = [(planned.job, planned.id) for group in groups for planned in group.jobs]
+    held = contextlib.ExitStack()
+    assert len(held.enter_context(claims.claimed(store, jobs))[0]) == len(jobs)
+    return jobs, held
+
+
+def test_a_run_waits_for_what_another_process_makes_and_reports_its_verdicts(recorded, tmp_path, monkeypatch, capsys):
+    store = Store(tmp_path / "runs")
+    jobs, held = held_jobs(store)
+
+    def look(seconds):  # in place of waiting: meanwhile the other stores its runs and ends
+        for job, id in jobs:
+            done = Store(recorded / "runs").folder(job, id)
+            store.put({file.name: file.read_bytes() for file in done.iterdir()}, store.folder(job, id))
+        held.close()
+
+    monkeypatch.setattr(study, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=look))
+    code, out, err = call(capsys, *HELD, "--out", str(store.root))
+    assert code == 0 and "5 claims: 5 hold." in out and "nothing recorded" not in out
+    waits = f"made: waiting for {len(jobs)} runs that process {os.getpid()} on"
+    assert waits in err and f"is making: 0 of {len(jobs)} stored; Ctrl-C ends the waiting." in err
+
+
+def test_a_run_makes_what_another_process_gave_up(tmp_path, monkeypatch, capsys):
+    store = Store(tmp_path / "runs")
+    jobs, held = held_jobs(store)
+    monkeypatch.setattr(study, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: held.close()))
+    code, out, _ = call(capsys, *HELD, "--out", str(store.root))
+    assert code == 0 and f"{len(jobs)} runs made" in out and "5 claims: 5 hold." in out
+
+
+def test_the_waiting_ends_with_ctrl_c_and_with_the_minutes(tmp_path, monkeypatch, capsys):
+    store = Store(tmp_path / "runs")
+    _, held = held_jobs(store)
+
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    with held, monkeypatch.context() as patch:
+        patch.setattr(study, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=interrupted))
+        with pytest.raises(KeyboardInterrupt):
+            study.run([study.Study(experiment("objective"), Scale.SMOKE)], store)
+        clock = iter([0.0] * 3 + [61.0] * 9)
+        patch.setattr(study, "time", types.SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
+        patch.setattr("made.sweep.time", types.SimpleNamespace(monotonic=lambda: 0.0))
+        assert study.run([study.Study(experiment("objective"), Scale.SMOKE)], store, minutes=1) == 0
+    assert "still being made by process" in capsys.readouterr().out
 
 
 def test_sigterm_ends_a_run_with_what_is_stored_and_says_how_to_resume(tmp_path, capsys):
