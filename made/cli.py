@@ -5,6 +5,7 @@ import io
 import itertools
 import os
 import re
+import shlex
 import sys
 import traceback
 import warnings
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from made import saving
+from made import __version__, saving, signals
 from made.commands.looking import Bench, Doctor, List, Map, Play
 from made.commands.starting import Completion, spelled_out
 from made.commands.studies import Check, Choose, Demo, Figure, Report, Run
@@ -26,6 +27,7 @@ COMMANDS = (
     *(Demo, List, Run, Sweep, Train, Transfer, Figure, Check, Report, Map, Bench, Doctor),
     *(Choose, SelfTest, Play, Completion),
 )
+RESUMED = ("demo", "run", "sweep", "train")  # the same command goes on with what is there
 # What tyro adds below a mistake.
 AFTERWARDS = ("For full helptext", "Argument helptext", "Perhaps you meant", "Got errors")
 
@@ -101,11 +103,14 @@ def main(words: list[str] | None = None) -> int:
         if not words:
             print(OVERVIEW, flush=True)
             return 0
+        if words == ["--version"]:
+            print(f"made {__version__}", flush=True)
+            return 0
         command = parse(words)
         if words != spelled_out(words):
             print(f"made: with no options this is: made {' '.join(spelled_out(words))}", file=sys.stderr)
         use_compilation_cache()
-        with saving.room(lambda: FULL), warnings.catch_warnings():
+        with signals.heard(), saving.room(lambda: FULL), warnings.catch_warnings():
             warnings.showwarning = _warned
             return command.main()
     except ValueError as error:
@@ -114,6 +119,12 @@ def main(words: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("made: interrupted; what is stored stays, and the same command goes on from there.", file=sys.stderr)
         os._exit(130)  # threads may still be inside compiled code
+    except signals.Terminated as stop:
+        sys.stdout.flush()
+        said = str(stop) or "; what is stored stays"
+        again = f" To resume: {shlex.join(['made', *words])}" if words[0] in RESUMED else ""
+        print(f"made: stopped by SIGTERM{said}.{again}", file=sys.stderr, flush=True)
+        os._exit(signals.CODE)  # threads may still be inside compiled code
     except BrokenPipeError:  # whoever read has enough; what is still to be written goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

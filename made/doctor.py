@@ -8,6 +8,7 @@ import sys
 from typing import Literal, NamedTuple
 
 from made.control import rendering
+from made.extras import install
 
 EXTRAS = {
     "minigrid": ("grid", "Farama's MiniGrid, to compare with"),
@@ -48,9 +49,7 @@ def _python() -> list[Finding]:
     for package in ("made-rl", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "matplotlib", "safetensors"):
         installed = version(package)
         state = "ok" if installed else "missing"
-        found.append(
-            Finding(state, f"{package} {installed or 'not installed'}", "" if installed else "pip install made-rl")
-        )
+        found.append(Finding(state, f"{package} {installed or 'not installed'}", "" if installed else install()))
     return found
 
 
@@ -61,7 +60,7 @@ def _devices() -> list[Finding]:
     kinds = ", ".join(sorted({f"{d.platform} ({d.device_kind})" for d in devices}))
     found = [Finding("ok", f"{len(devices)} JAX device(s): {kinds}; {os.cpu_count()} CPU cores")]
     if devices[0].platform == "cpu" and os.path.exists("/proc/driver/nvidia/version"):
-        fix = "pip install 'made-rl[cuda12]' (or cuda13, for a driver of version 580 or later)"
+        fix = f"{install('cuda12')} (or cuda13, for a driver of version 580 or later)"
         found.append(Finding("wrong", "an NVIDIA driver is here, but JAX runs on the CPU", fix))
     return found
 
@@ -89,7 +88,7 @@ def _extras() -> list[Finding]:
     found = []
     for module, (extra, purpose) in EXTRAS.items():
         here = importlib.util.find_spec(module) is not None
-        fix = "" if here else f"pip install 'made-rl[{extra}]'"
+        fix = "" if here else install(extra)
         found.append(Finding("ok" if here else "missing", f"{module}: {purpose}", fix))
     return found
 

@@ -6,12 +6,11 @@ Of what is judged from a part of its runs, figures and tables of a smaller scale
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from made import study
+from made import saving, study
 from made.experiments import experiment, experiments
 from made.experiments.spec import Experiment, Judged
 from made.reporting import agents, curves, digest, heatmaps
@@ -130,7 +129,7 @@ def _written(
     stores = dict.fromkeys(store for each in options for _, store in each if store is not None)
     report = Report(page, sections, images, [problem for store in stores for problem in store.problems])
     rows = [row._asdict() for row in report.judged if row.seeds]
-    (to / "claims.json").write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+    saving.replace(to / "claims.json", json.dumps(rows, indent=1) + "\n")
     return report
 
 
@@ -189,5 +188,5 @@ def _brought(section: Section, files: Sequence[Path], to: Path) -> tuple[Section
     """An earlier section, its figures copied to where the new page goes."""
     for file in files:
         if file.resolve() != (to / file.name).resolve():
-            shutil.copyfile(file, to / file.name)
+            saving.replace(to / file.name, file.read_bytes())
     return section, [to / file.name for file in files]

@@ -12,10 +12,11 @@ import importlib.metadata
 import json
 import os
 import reprlib
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,8 @@ from made.describe import describe
 FORMAT, VERSION = "made-bonus", 1
 _KEY, _SEAL = "made", "seal"  # of the header's metadata; of the manifest's own checksum in it
 
+_NEVER = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # follow a link, change an end of line
+_FLAGS = {"x": os.O_WRONLY | os.O_EXCL, "a": os.O_WRONLY | os.O_APPEND}  # of `opened`
 _PIECE = 1 << 26  # bytes that are on their way at once
 # What safetensors calls each type, in the order in which it lays arrays out: the wider first, so that all are aligned.
 _TYPES = {"uint64": "U64", "int64": "I64", "float64": "F64", "float32": "F32", "uint32": "U32", "int32": "I32"}
@@ -65,13 +68,40 @@ def room(says: Callable[[], str]) -> Iterator[None]:
         raise DiskFull(error.errno, says()) from error
 
 
-def replace(path: Path, text: str) -> Path:
-    """Put a text in the place of a file, so that a kill leaves the old one or the new one."""
-    temporary = path.with_name(f".{path.name}.new")
+def opened(path: Path, mode: str) -> BinaryIO:
+    """Open a file for writing, in bytes: "x" makes a new one, "a" goes on with what is there.
+
+    All files of this package are opened here, or by `replace` and `save`, which put new ones in their place. A
+    symbolic link is refused: what it leads to may be anybody's.
+    """
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
+        handle = os.open(path, _FLAGS[mode] | os.O_CREAT | _NEVER, 0o666)
+    except OSError:
+        if not os.path.islink(path) or mode == "x":
+            raise
+        told = "which is never written through: remove it, or choose another place"
+        raise ValueError(f"{path} is a symbolic link, {told}.") from None
+    return os.fdopen(handle, f"{mode}b", buffering=0)  # type: ignore[return-value]
+
+
+def create(path: Path, content: str | bytes) -> BinaryIO:
+    """A new file with that content, still open; nothing may be there under its name."""
+    left = memoryview(content.encode() if isinstance(content, str) else content)
+    file = opened(path, "x")
+    try:
+        while left:  # a nearly full disk takes a part of it first
+            left = left[file.write(left) or 0 :]
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def replace(path: Path, content: str | bytes) -> Path:
+    """Put a file in the place of another, so that a kill leaves the old one or the new one; a link is replaced too."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        with create(temporary, content) as file:
             os.fsync(file.fileno())
         return temporary.replace(path)
     except BaseException:

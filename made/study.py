@@ -1,6 +1,7 @@
 """What the commands do with experiments: run what is missing, judge, draw, report."""
 
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,12 +13,16 @@ from made.progress import meter
 from made.reporting.section import Section
 from made.results import plot
 from made.results.begun import begun, how_far
+from made.results.claims import Owner, holder
 from made.results.places import made_folder
 from made.results.provenance import merged
 from made.results.store import Scale, Store
 from made.results.table import Table
-from made.sweep import Group, configured, plan, sweep
+from made.sweep import Group, Planned, configured, plan, sweep
 from made.trial import Trial
+
+POLL_S = 2.0  # between two looks at what another process is making
+SAID_S = 30.0  # between two lines about it
 
 
 class Study(NamedTuple):
@@ -48,32 +53,61 @@ def run(
 ) -> int:
     """Run whatever the store lacks, of `only` some configurations where they are named; returns how many were made.
 
-    After about so many minutes it stops: what is trained with checkpoints goes on from them another time.
+    After about so many minutes it stops: what is trained with checkpoints goes on from them another time. Runs that
+    another process is making are waited for, and made here where it dies.
     """
-    work: list[Group] = []
-    have = 0
-    for study in _each_once(studies):
-        chosen = range(seeds) if seeds is not None else study.experiment.seeds(study.scale)
-        groups, done = plan(study.experiment, study.scale, chosen, store, study.settings, only=only)
-        work += groups
-        have += done
-    missing = sum(len(group.jobs) for group in work)
-    if have:
-        print(f"{have} runs are stored already, {missing} are to be made.")
-    if not work:
-        return 0
-    made_folder(store.root, "--out")  # or it would be refused after the first minutes of work
-    work.sort(key=lambda group: -group.work)
-    names = ", ".join(dict.fromkeys(group.experiment.name for group in work))
-    with meter(sum(group.work for group in work), "iterations", names) as progress:
-        done = list(sweep(work, store, progress.add, until=time.monotonic() + 60 * minutes))
-    made = sum(len(outcome.made) for outcome in done)
-    print(f"{made} runs made, {progress.made:,} iterations at {progress.speed()}, compiling included.")
-    if others := [str(owner) for outcome in done for owner in outcome.elsewhere.values()]:
-        print(f"{len(others)} runs are being made by another sweep, {', '.join(sorted(set(others)))}.")
-    if left := missing - made - len(others) - sum(len(outcome.had) for outcome in done):
-        print(f"The time is up and {left} runs are not finished; the same command goes on from there.")
-    return made
+    until, made, first = time.monotonic() + 60 * minutes, 0, True
+    while True:
+        work: list[Group] = []
+        have = 0
+        for study in _each_once(studies):
+            chosen = range(seeds) if seeds is not None else study.experiment.seeds(study.scale)
+            groups, done = plan(study.experiment, study.scale, chosen, store, study.settings, only=only)
+            work += groups
+            have += done
+        missing = sum(len(group.jobs) for group in work)
+        if have and first:
+            print(f"{have} runs are stored already, {missing} are to be made.", flush=True)
+        if not work:
+            return made
+        made_folder(store.root, "--out")  # or it would be refused after the first minutes of work
+        work.sort(key=lambda group: -group.work)
+        names = ", ".join(dict.fromkeys(group.experiment.name for group in work))
+        with meter(sum(group.work for group in work), "iterations", names) as progress:
+            done = list(sweep(work, store, progress.add, until=until))
+        now = sum(len(outcome.made) for outcome in done)
+        if now or first:
+            print(
+                f"{now} runs made, {progress.made:,} iterations at {progress.speed()}, compiling included.", flush=True
+            )
+        made, first = made + now, False
+        others = [(outcome.group.jobs[i], who) for outcome in done for i, who in outcome.elsewhere.items()]
+        if left := missing - now - len(others) - sum(len(outcome.had) for outcome in done):
+            print(f"The time is up and {left} runs are not finished; the same command goes on from there.")
+        if left or not others or not _waited(others, store, until):
+            return made
+
+
+def _waited(others: Sequence[tuple[Planned, Owner]], store: Store, until: float) -> bool:
+    """Wait until nobody is at any of these jobs: each is stored then, or was given up; False where the time is up."""
+    left, spoke = [planned for planned, _ in others], -math.inf
+    who = ", ".join(sorted({str(owner) for _, owner in others}))
+    many = f"{len(others)} run{'s' * (len(others) > 1)}"
+    while True:
+        while left and holder(store, left[-1].job, left[-1].id) is None:
+            left.pop()
+        if not left:
+            return True
+        if time.monotonic() >= until:
+            print(f"The time is up and {len(left)} runs are still being made by {who}.")
+            return False
+        if time.monotonic() - spoke >= SAID_S:
+            spoke, stored = time.monotonic(), sum(store.folder(one.job, one.id).is_dir() for one, _ in others)
+            said = (
+                f"waiting for {many} that {who} is making: {stored} of {len(others)} stored; Ctrl-C ends the waiting."
+            )
+            print(f"made: {said}", file=sys.stderr, flush=True)
+        time.sleep(POLL_S)
 
 
 def _each_once(studies: Sequence[Study]) -> list[Study]:

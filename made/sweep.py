@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from made import signals
 from made.describe import NoSuchField, describe, override, run_id, suggest
 from made.experiments.spec import Experiment
 from made.results.claims import Owner, claimed
@@ -158,16 +159,22 @@ def sweep(
     pool = ThreadPoolExecutor(workers)
     waiting = list(work)
     running: set[Future[Outcome]] = set()
+    saving: set[Future[Outcome]] = set()
     try:
         while running or (waiting and time.monotonic() < until):
             while waiting and len(running) < workers and time.monotonic() < until:
-                running.add(pool.submit(run_group, waiting.pop(0), store, on_work, until=until))
+                group = waiting.pop(0)
+                running.add(future := pool.submit(run_group, group, store, on_work, until=until))
+                if group.jobs[0].trial.by_host:
+                    saving.add(future)
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
                 with contextlib.suppress(OutOfTime):
                     yield future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+        if signals.asked():  # what is trained with checkpoints stops with one at the end of its row
+            wait(saving)
 
 
 def run_group(

@@ -1,5 +1,6 @@
 """The command line: what it prints, how it fails, that an interrupted run loses nothing."""
 
+import contextlib
 import json
 import os
 import re
@@ -7,18 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import warnings
 from pathlib import Path
 
 import jax
 import pytest
 
-from made import cli, doctor
+import made
+from made import cli, doctor, study, sweep
 from made.bench import BENCHES, Measure, as_text
 from made.bench import run as run_bench
 from made.commands import studies
+from made.experiments import experiment
 from made.report import Report
-from made.results import plot
+from made.results import claims, plot
+from made.results.store import Scale, Store
 
 
 def call(capsys, *words: str) -> tuple[int, str, str]:
@@ -112,6 +117,18 @@ def test_map_finds_an_equation(capsys):
 def test_play_walks_a_grid_by_given_keys(capsys):
     code, out, _ = call(capsys, "play", "MiniGrid-Empty-5x5-v0", "--keys", "wwdwwq")
     assert code == 0 and "##" in out
+
+
+@pytest.mark.parametrize("name", ["Empty-5x5", "Empty-5x5-v0"])
+def test_play_takes_the_short_names_that_train_takes(capsys, name):
+    code, out, err = call(capsys, "play", name, "--keys", "wq")
+    assert (code, err) == (0, "") and out.startswith("MiniGrid-Empty-5x5-v0, seed 0") and "##" in out
+    code, _, err = call(capsys, "play", "Emty-5x5", "--keys", "q")
+    assert code == 2 and "Did you mean 'Empty-5x5'" in err
+
+
+def test_the_version_is_one_line(capsys):
+    assert call(capsys, "--version") == (0, f"made {made.__version__}\n", "")
 
 
 def test_doctor_names_versions_and_fixes(capsys):
@@ -252,16 +269,121 @@ def test_an_interrupted_run_leaves_the_store_readable_and_the_next_goes_on(tmp_p
     assert f"{stored} runs are stored already" in out or stored == 24
 
 
+HELD = ["run", "objective", "--scale", "smoke"]
+
+
+def held_jobs(store: Store):
+    """The jobs of the smallest experiment, claimed as another process would; and how to give them back."""
+    groups, _ = sweep.plan(experiment("objective"), Scale.SMOKE, range(2), store)
+    jobs = [(planned.job, planned.id) for group in groups for planned in group.jobs]
+    held = contextlib.ExitStack()
+    assert len(held.enter_context(claims.claimed(store, jobs))[0]) == len(jobs)
+    return jobs, held
+
+
+def test_a_run_waits_for_what_another_process_makes_and_reports_its_verdicts(recorded, tmp_path, monkeypatch, capsys):
+    store = Store(tmp_path / "runs")
+    jobs, held = held_jobs(store)
+
+    def look(seconds):  # in place of waiting: meanwhile the other stores its runs and ends
+        for job, id in jobs:
+            done = Store(recorded / "runs").folder(job, id)
+            store.put({file.name: file.read_bytes() for file in done.iterdir()}, store.folder(job, id))
+        held.close()
+
+    monkeypatch.setattr(study, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=look))
+    code, out, err = call(capsys, *HELD, "--out", str(store.root))
+    assert code == 0 and "5 claims: 5 hold." in out and "nothing recorded" not in out
+    waits = f"made: waiting for {len(jobs)} runs that process {os.getpid()} on"
+    assert waits in err and f"is making: 0 of {len(jobs)} stored; Ctrl-C ends the waiting." in err
+
+
+def test_a_run_makes_what_another_process_gave_up(tmp_path, monkeypatch, capsys):
+    store = Store(tmp_path / "runs")
+    jobs, held = held_jobs(store)
+    monkeypatch.setattr(study, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: held.close()))
+    code, out, _ = call(capsys, *HELD, "--out", str(store.root))
+    assert code == 0 and f"{len(jobs)} runs made" in out and "5 claims: 5 hold." in out
+
+
+def test_the_waiting_ends_with_ctrl_c_and_with_the_minutes(tmp_path, monkeypatch, capsys):
+    store = Store(tmp_path / "runs")
+    _, held = held_jobs(store)
+
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    with held, monkeypatch.context() as patch:
+        patch.setattr(study, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=interrupted))
+        with pytest.raises(KeyboardInterrupt):
+            study.run([study.Study(experiment("objective"), Scale.SMOKE)], store)
+        clock = iter([0.0] * 3 + [61.0] * 9)
+        patch.setattr(study, "time", types.SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
+        patch.setattr("made.sweep.time", types.SimpleNamespace(monotonic=lambda: 0.0))
+        assert study.run([study.Study(experiment("objective"), Scale.SMOKE)], store, minutes=1) == 0
+    assert "still being made by process" in capsys.readouterr().out
+
+
+def test_sigterm_ends_a_run_with_what_is_stored_and_says_how_to_resume(tmp_path, capsys):
+    """It comes when the first run is stored."""
+    script = (
+        "import os, signal, sys; from made import cli; from made.results.store import Store; put = Store.put\n"
+        "def stored(self, files, target):\n"
+        "    at = put(self, files, target); os.kill(os.getpid(), signal.SIGTERM); return at\n"
+        "Store.put = stored; sys.exit(cli.main(sys.argv[1:]))"
+    )
+    asked = ["run", "lock_heatmap", "--scale", "smoke", "--out", str(tmp_path / "runs")]
+    ended = subprocess.run([sys.executable, "-c", script, *asked], capture_output=True, text=True)
+    last = ended.stderr.splitlines()[-1]
+    assert ended.returncode == 143 and "Traceback" not in ended.stderr, ended.stderr
+    assert last == f"made: stopped by SIGTERM; what is stored stays. To resume: made {' '.join(asked)}"
+    assert (stored := len(whole(tmp_path))) > 0
+    code, out, _ = call(capsys, *asked)
+    assert code == 0 and len(whole(tmp_path)) == 24 and (f"{stored} runs are stored already" in out or stored == 24)
+
+
 def test_a_benchmark_says_what_it_has_measured_before_it_ends(monkeypatch, capsys):
+    printed = []
+
     def measures():
         yield Measure("first", 1234.5, "ms", None, None, "", None, "here")
-        assert capsys.readouterr().err == "first: 1,234 ms\n"
+        said = capsys.readouterr()
+        printed.append(said.out)
+        assert said.err == "first: 1,234 ms\n"
         yield Measure("second", 2.0, "ms", None, None, "", None, "here")
 
     monkeypatch.setitem(BENCHES, "two", measures)
     assert cli.main(["bench", "two", "--json"]) == 0
     said = capsys.readouterr()
-    assert [row["name"] for row in json.loads(said.out)] == ["first", "second"] and said.err == "second: 2 ms\n"
+    assert [row["name"] for row in json.loads(printed[0] + said.out)] == [
+        "first",
+        "second",
+    ] and said.err == "second: 2 ms\n"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_a_benchmark_that_is_cut_short_has_printed_its_rows(monkeypatch, capsys, error):
+    rows = [Measure(name, 2.0, "ms", None, None, "", None, "here") for name in ("first", "second")]
+    printed = []
+
+    def measures():
+        for row in rows:
+            yield row
+            printed.append(capsys.readouterr().out)
+        raise error("cut short")
+
+    monkeypatch.setitem(BENCHES, "cut", measures)
+    with pytest.raises(error):
+        cli.main(["bench", "cut", "--json"])
+    assert "first" in printed[0] and "second" in printed[1]
+    whole = "".join(printed) + capsys.readouterr().out
+    assert json.loads(whole) == [row._asdict() for row in rows]
+    assert whole == json.dumps(json.loads(whole), indent=1) + "\n", "the format stays the same"
+
+
+def test_a_benchmark_without_rows_prints_an_empty_list(monkeypatch, capsys):
+    monkeypatch.setitem(BENCHES, "none", lambda: iter(()))
+    assert call(capsys, "bench", "none", "--json") == (0, "[]\n", "")
 
 
 def test_benchmarks_print_a_table_and_have_a_stable_form():

@@ -1,5 +1,8 @@
 """`made doctor` on drawing: what works, what is asked for in vain, what is missing."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from made import doctor
@@ -38,4 +41,17 @@ def test_without_dm_control_nothing_is_tried_and_the_extra_is_named(monkeypatch)
     monkeypatch.setattr(rendering, "tried", lambda *names: pytest.fail("tried to draw"))
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     assert doctor._graphics() == []
-    assert any("made-rl[control]" in finding.fix for finding in doctor._extras())
+    assert any('pip install -e ".[control]"' in finding.fix for finding in doctor._extras())
+
+
+def test_no_advice_names_a_package_that_no_index_has():
+    """`made-rl` is the name of the distribution, not of anything that pip finds."""
+    files = sorted(Path(doctor.__file__).parent.rglob("*.py"))
+    advised = [path.name for path in files if re.search(r"pip install .?made", path.read_text("utf-8"))]
+    assert len(files) > 100 and not advised
+
+
+def test_a_missing_package_is_installed_from_a_checkout(monkeypatch):
+    monkeypatch.setattr(doctor, "version", lambda package: None)
+    fixes = {finding.fix for finding in doctor._python()[1:]}
+    assert fixes == {"pip install -e . in the checkout of made"}

@@ -7,21 +7,32 @@ import json
 import os
 import socket
 import sys
+import types
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from made import cli, saving
+from made import cli, report, saving
+from made.commands import studies
 from made.report import Section, render
+from made.results import curves, plot
+from made.results.places import demand_file
 from made.results.store import Job, Scale, Store
-from made.training import checkpoint, folder
+from made.sweeping.command import _sealed as sealed
+from made.training import checkpoint, dreams, film, folder, quiet
+from made.training.writers import JSONL
 
 ROOT = Path(__file__).resolve().parents[1] / "made"
 RUNS_CODE = {"eval", "exec", "compile", "__import__", "execfile"}
 UNSAFE = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle", "yaml"}
 SERVERS = {"socketserver", "http.server", "xmlrpc", "wsgiref", "asyncio"}
+WRITES = {"write_text", "write_bytes", "touch", "copyfile"}
+# The one place that opens files for writing; checks and benchmarks write into temporary folders of their own.
+OWN_FOLDERS = ("saving.py", "selftest/damage.py", "selftest/disk.py", "selftest/forging.py", "selftest/fuzz.py")
+OWN_FOLDERS += ("selftest/running.py", "bench/")
 # Names that are looked up in a list first, or those of the package's own files.
 OWN_NAMES = {"training/writers.py": "library", "experiments/__init__.py": "module.name"}
 
@@ -50,6 +61,11 @@ def faults(path: str, source: str) -> list[str]:
         if last == "import_module" and not isinstance(node.args[0], ast.Constant):
             own = OWN_NAMES.get(path)
             wrong += [] if own and own in ast.unparse(node.args[0]) else [f"{path} imports by a name that is not fixed"]
+        mode = given.get("mode") or (ast.unparse(node.args[-1]) if node.args else "")
+        opens = last == "open" and mode.strip("'\"")[:1] in ("w", "a", "x") and len(mode) < 8
+        saves = last == "savefig" and not any(word in ast.unparse(node) for word in ("BytesIO", "buffer"))
+        if (opens or last in WRITES or saves) and not path.startswith(OWN_FOLDERS):
+            wrong.append(f"{path} calls {name}, which follows links: use made.saving")
         if last in ("listen", "bind", "create_server", "start_server") and not path.startswith("sweeping/"):
             wrong.append(f"{path} calls {name}")
     return wrong
@@ -75,6 +91,9 @@ def test_no_file_of_the_library_turns_data_into_code_or_listens():
         "importlib.import_module(config['class'])",
         "server.bind(('', 80))",
         "import http.server",
+        "open(path, 'w')",
+        "path.open(mode='ab')",
+        "path.write_text(text)",
     ],
 )
 def test_the_search_for_faults_finds_them(source):
@@ -154,6 +173,145 @@ def test_the_watcher_hears_a_pickle(tmp_path, watcher, monkeypatch):
     with watcher.listening():
         pickle.loads(pickle.dumps(Payload()))
     assert (tmp_path / "ran").exists() and {event for event, _ in watcher.events} >= {"os.system"}
+
+
+def written_film(at):
+    return film.save_film([np.zeros((4, 4, 3), np.uint8)] * 2, at)
+
+
+def written_map(at):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(film, "visits", lambda grid, played: None)
+        patch.setattr(film, "visit_map", lambda grid, state, counts: np.zeros((4, 4, 3), np.uint8))
+        return film.save_map(None, film.Played((), None, None, None), at)  # type: ignore[arg-type]
+
+
+def written_dreams(at):
+    told = dreams.Told(*np.zeros((3, 2)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dreams, "has_model", lambda run: True)
+        patch.setattr(dreams, "_told", lambda plan, state: [(0, None, told)])
+        return dreams.pictures(types.SimpleNamespace(run=None, seeds=(0,)), None, at.parent)  # type: ignore[arg-type]
+
+
+def written_marker(at):
+    (victim := at.parent.parent / "victim").unlink()  # a mark that a link leads to is a mark; without it, one is made
+    at.unlink()
+    store = Store(at.parent)
+    at.symlink_to(victim)
+    store.unfinished("lock", "ab12-s0")
+
+
+def written_figure(at):
+    return plot.save(plot.figure(1, 1)[0], at.with_suffix(""))
+
+
+def written_markdown(at):
+    return studies._told(report.Report(at.parent / "index.html", [], [], []), at)
+
+
+def written_copy(at):
+    (other := at.parent / "other").mkdir()
+    (other / at.name).write_bytes(b"a figure")
+    return report._brought(Section("x", "x"), [other / at.name], at.parent)
+
+
+def written_seal(at):
+    with sealed(Store(at.parents[3]), "s1"):
+        assert not at.is_symlink()
+
+
+REPLACED = {
+    "run.json": ("run.json", lambda at: folder.write_run(at.parent, {"sessions": []})),
+    "rows that are cut back": ("metrics.jsonl", lambda at: folder.cut_back(at, -1)),
+    "a checkpoint": (
+        "000000007.safetensors",
+        lambda at: checkpoint.save(at.parent, {"x": np.zeros(3)}, {}, 7, 0.0),
+    ),
+    "a bonus": ("bonus.safetensors", lambda at: saving.save(at, {"x": np.zeros(3)}, {}, overwrite=True)),
+    "a film": ("film-seed0.gif", written_film),
+    "a map of visits": ("visits-seed0.png", written_map),
+    "returns of dreams": ("dreams.csv", written_dreams),
+    "the mark of a store": ("made-store.json", written_marker),
+    "a figure as PNG": ("lock.png", written_figure),
+    "a figure as SVG": ("lock.svg", written_figure),
+    "the page of a report": ("index.html", lambda at: report.write(at, [])),
+    "the verdicts of a report": ("claims.json", lambda at: report._written([], at.parent, {}, [])),  # type: ignore[arg-type]
+    "a figure of an earlier report": ("lock.png", written_copy),
+    "a report as Markdown": ("results.md", written_markdown),
+    "recorded curves": ("curves.json", lambda at: curves.record(at, {}, 0.0)),
+    "a seal of a sweep": ("runs/.unfinished/sweeps/s1/seal", written_seal),
+}
+
+
+@pytest.mark.parametrize("kind", REPLACED)
+def test_a_link_in_the_place_of_a_file_is_replaced_and_never_followed(kind, tmp_path):
+    name, write = REPLACED[kind]
+    (victim := tmp_path / "victim").write_text('{"update": 1}\n')
+    at = tmp_path / "out" / name
+    if kind == "a seal of a sweep":
+        Store(at.parents[3]).unfinished("sweeps", "s1")
+    at.parent.mkdir(parents=True)
+    at.symlink_to(victim)
+    write(at)
+    assert not at.is_symlink() and (kind == "the mark of a store" or victim.read_text() == '{"update": 1}\n')
+    assert kind != "the mark of a store" or not victim.exists()
+
+
+KEPT_OPEN = {
+    "the lock of a run": (folder.LOCK, lambda at: folder.claimed(at.parent).__enter__()),
+    "rows": (folder.METRICS, JSONL),
+}
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("kind", KEPT_OPEN)
+def test_a_link_in_the_place_of_a_file_that_stays_open_is_refused(kind, there, tmp_path):
+    name, open_it = KEPT_OPEN[kind]
+    victim = tmp_path / "victim"
+    if there:
+        victim.write_text("years of work")
+    (at := tmp_path / "out" / name).parent.mkdir()
+    at.symlink_to(victim)
+    with pytest.raises(ValueError, match=rf"^{at} is a symbolic link, .* remove it, or choose another place\.$"):
+        open_it(at)
+    assert victim.exists() == there and at.is_symlink()
+    assert not there or victim.read_text() == "years of work"
+
+
+def test_the_lock_of_compiled_programs_follows_no_link_and_stops_nobody(tmp_path, monkeypatch):
+    (victim := tmp_path / "victim").write_text("years of work")
+    (tmp_path / ".compiling").symlink_to(victim)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    try:
+        with quiet.compiling():
+            assert victim.read_text() == "years of work"
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_a_lock_that_is_there_keeps_its_content(tmp_path):
+    (tmp_path / folder.LOCK).write_text("whoever made it")
+    with folder.claimed(tmp_path):
+        assert (tmp_path / folder.LOCK).read_text() == "whoever made it"
+
+
+def test_a_training_run_does_not_empty_what_its_lock_links_to(tmp_path, capsys):
+    (victim := tmp_path / "victim").write_text("years of work")
+    (out := tmp_path / "out").mkdir()
+    (out / folder.LOCK).symlink_to(victim)
+    asked = ["train", "--env", "lock-H5", "--agent", "q-learning", "--bonus", "none", "--steps", "3200"]
+    assert cli.main([*asked, "--out", str(out)]) == 2
+    assert "is a symbolic link" in capsys.readouterr().err and victim.read_text() == "years of work"
+
+
+def test_a_look_at_a_place_for_a_file_makes_nothing_where_a_link_leads(tmp_path):
+    """The file will be put in the place of the link."""
+    (at := tmp_path / "out.json").symlink_to(tmp_path / "victim")
+    demand_file(at, "--out")
+    assert at.is_symlink() and not (tmp_path / "victim").exists() and len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_results_folder_leads_nowhere_else(tmp_path, watcher):
@@ -265,7 +423,7 @@ def listening(pid: int | str) -> set[str]:
 
 @pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="only Linux tells who listens")
 def test_nothing_listens_on_a_network_beside_environments_in_processes():
-    pytest.importorskip("dm_control", reason="needs dm_control: pip install 'made-rl[control]'")
+    pytest.importorskip("dm_control", reason="needs dm_control: pip install -e '.[control]'")
     from made.control.task import Control
     from made.control.worker import Workers
 

@@ -9,6 +9,7 @@ import functools
 import equinox as eqx
 
 from made.core import Environment, Spec
+from made.extras import install
 from made.grids import GRIDS
 from made.vectors import HostEnvironment
 
@@ -63,7 +64,7 @@ def _gym(task: str, n: int):
         try:
             venv = package_envs(task, n)
         except ImportError:
-            raise ValueError(f"gym:{task} needs the minigrid package: pip install 'made-rl[grid]'.") from None
+            raise ValueError(f"gym:{task} needs the minigrid package: {install('grid')}.") from None
         return venv, int(venv.envs[0].unwrapped.max_steps)  # type: ignore[attr-defined]
     try:
         same = {"autoreset_mode": AutoresetMode.SAME_STEP}

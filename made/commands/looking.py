@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 import sys
+import textwrap
 from typing import Annotated
 
 import tyro
@@ -68,9 +69,25 @@ class Bench:
     def main(self) -> int:
         from made import bench
 
-        said = lambda row: print(f"{row.name}: {row.value:,.4g} {row.unit}", file=sys.stderr, flush=True)  # noqa: E731
-        measured = bench.run(self.name, said)  # some take minutes: what is measured is not lost with what is not
-        print(json.dumps([row._asdict() for row in measured], indent=1) if self.json else bench.as_text(measured))
+        printed = 0
+
+        def tell(row: bench.Measure) -> None:
+            nonlocal printed
+            print(f"{row.name}: {row.value:,.4g} {row.unit}", file=sys.stderr, flush=True)
+            if self.json:  # each row as it comes, so that a benchmark that is cut short keeps its rows
+                item = textwrap.indent(json.dumps(row._asdict(), indent=1), " ")
+                print(f"{',' if printed else '['}\n{item}", end="", flush=True)
+                printed += 1
+
+        try:
+            measured = bench.run(self.name, tell)
+        finally:
+            if self.json and printed:
+                print("\n]", flush=True)
+        if not self.json:
+            print(bench.as_text(measured))
+        elif not measured:
+            print("[]")
         return 0
 
 
@@ -91,7 +108,7 @@ class Doctor:
 class Play:
     """Walk a grid in the terminal: a, d turn; w goes; p picks up; t toggles; q quits."""
 
-    task: Annotated[str, tyro.conf.Positional]  # a MiniGrid id, such as MiniGrid-KeyCorridorS3R3-v0
+    task: Annotated[str, tyro.conf.Positional]  # a MiniGrid id, in full or as in KeyCorridorS3R3
     seed: int = 0
     keys: str | None = None  # these keys instead of the keyboard's
 

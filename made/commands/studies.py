@@ -197,12 +197,12 @@ def _told(written, to_markdown: Path | None = None) -> int:
     for image in (image for images in written.images for image in images):
         print(f"drawn: {image}")
     if to_markdown is not None:
-        from made import markdown
+        from made import markdown, saving
 
         pairs = [pair for pair in zip(written.sections, written.images, strict=True) if pair[0].provenance]
         sections, images = [section for section, _ in pairs], [files for _, files in pairs]
         to_markdown.parent.mkdir(parents=True, exist_ok=True)
-        to_markdown.write_text(markdown.render(sections, images, to_markdown), "utf-8")
+        saving.replace(to_markdown, markdown.render(sections, images, to_markdown))
     _tell([row for row in written.judged if row.seeds])
     for problem in written.problems:
         print(f"made: skipped a damaged run: {problem}", file=sys.stderr)

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from made.extras import install
+
 OFF = ("disable", "disabled", "off", "false", "0")
 ON = ("enable", "enabled", "on", "true", "1")  # what dm_control takes for glfw
 PATIENCE = 120.0  # seconds; a first import from a slow disk takes some
@@ -97,7 +99,7 @@ def asked_for(*others: str) -> str:
 def demand_known() -> None:
     """Refuse, in a sentence, what dm_control cannot be imported with, also where nothing is to be drawn."""
     if not installed():
-        raise ValueError("Control tasks need dm_control, which is not here: pip install 'made-rl[control]'.")
+        raise ValueError(f"Control tasks need dm_control, which is not here: {install('control')}.")
     asked_for(*ON)
 
 

@@ -54,7 +54,8 @@ class Reply(NamedTuple):
 
 def serve(line: Any, share: Share) -> None:
     """Answer until the line is closed. Whatever goes wrong is told, with its traceback, and ends the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the learner's side closes the line
+    for one in (signal.SIGINT, signal.SIGTERM):  # they reach all; the learner's side closes the line
+        signal.signal(one, signal.SIG_IGN)
     if share.drawn_by:
         os.environ["MUJOCO_GL"] = share.drawn_by
     try:

@@ -11,6 +11,7 @@ from made.control import rendering
 from made.control.sparse import SPARSE
 from made.core import Space, Spec
 from made.describe import suggest
+from made.extras import install
 
 EPISODE = 1000  # environment steps: dm_control's clock in every task that has one
 COLOURS = 3
@@ -94,7 +95,7 @@ def make_control(name: str, **changes: Any) -> Control:
 def suite_names() -> dict[str, tuple[str, str]]:
     """(domain, task) of everything in the installed suite, by our name for it."""
     if not rendering.installed():
-        raise ValueError("Control tasks need dm_control, which is not here: pip install 'made-rl[control]'.")
+        raise ValueError(f"Control tasks need dm_control, which is not here: {install('control')}.")
     rendering.prepare()
     try:
         from dm_control.suite import ALL_TASKS

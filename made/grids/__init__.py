@@ -28,6 +28,7 @@ __all__ = [
     "Maze",
     "MultiRoom",
     "TwoRooms",
+    "grid_ids",
     "make_grid",
 ]
 
@@ -86,6 +87,17 @@ GRIDS: dict[str, Callable[..., Grid]] = {
     "MiniGrid-ObstructedMaze-Full-v0": _task(Maze),
     "MiniGrid-ObstructedMaze-Full-v1": _fixed(),
 }
+
+
+def grid_ids() -> dict[str, str]:
+    """Every name of a grid on the command line, short or full, with its id.
+
+    >>> [name for name, id in grid_ids().items() if id == "MiniGrid-MultiRoom-N6-v0"]
+    ['MultiRoom-N6', 'MultiRoom-N6-v0', 'MiniGrid-MultiRoom-N6-v0']
+    """
+    short = {id.removeprefix("MiniGrid-").removesuffix("-v0"): id for id in GRIDS}
+    short |= {id.removeprefix("MiniGrid-"): id for id in GRIDS}
+    return short | {id: id for id in GRIDS}
 
 
 def make_grid(task: str, **options: Any) -> Grid:

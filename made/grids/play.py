@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from made.describe import suggest
 from made.grids import render, world
 from made.grids.dynamics import ACTIONS
 from made.grids.task import Grid
@@ -46,17 +47,22 @@ def board(grid: Grid, state: GridState) -> str:
     return "\n".join("".join(row) for row in rows)
 
 
-def play(task_id: str, seed: int = 0, keys: str | None = None) -> int:
-    """Walk the task of that id; `keys` plays that string instead of asking. The exit code of `made play`.
+def play(task: str, seed: int = 0, keys: str | None = None) -> int:
+    """Walk a grid; `keys` plays that string instead of asking. The exit code of `made play`.
+
+    `task` is a MiniGrid id, in full or as in KeyCorridorS3R3.
 
     In a terminal each key acts at once and the map has colours; elsewhere keys are read from the input and the map is
     plain text.
     """
-    from made.grids import make_grid
+    from made.grids import grid_ids, make_grid
 
-    grid = make_grid(task_id)
+    ids = grid_ids()
+    if task not in ids:
+        raise ValueError(f"There is no grid {task!r}.{suggest(task, list(ids))}")
+    grid = make_grid(ids[task])
     terminal = keys is None and sys.stdin.isatty() and sys.stdout.isatty() and find_spec("termios") is not None
-    print(f"{task_id}, seed {seed}\n{_HELP}")
+    print(f"{ids[task]}, seed {seed}\n{_HELP}")
     source = keys if keys is not None else _pressed() if terminal else _piped()
     walk(grid, jax.random.key(seed), source, colours=terminal)
     return 0

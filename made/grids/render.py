@@ -4,6 +4,7 @@ A tile is drawn at three times its size, shape over shape, and averaged down, as
 here equals the package's `env.render()`.
 """
 
+import io
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from made import saving
 from made.grids import views, world
 from made.grids.task import Grid
 from made.grids.world import VIEW, GridState
@@ -168,8 +170,8 @@ def film(grid: Grid, states: Iterable[GridState], path: str | Path, size: int = 
         raise ValueError("film needs one state or more and was given none.")
     shown = [round(1000 * seconds)] * (len(frames) - 1) + [round(5000 * seconds)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=shown, loop=0)
-    return path
+    frames[0].save(held := io.BytesIO(), "GIF", save_all=True, append_images=frames[1:], duration=shown, loop=0)
+    return saving.replace(path, held.getvalue())
 
 
 def visit_map(grid: Grid, state: GridState, visits: np.ndarray, size: int = TILE) -> np.ndarray:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from made import saving
 from made.results.provenance import alive, machine
 from made.results.store import Job, Store
 
@@ -86,7 +87,7 @@ def _make(file: Path, told: str) -> None:
     """
     draft = file.with_name(f"{_DRAFT}{secrets.token_hex(4)}")
     try:
-        draft.write_text(told, "utf-8")
+        saving.create(draft, told).close()
         os.link(draft, file)
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -98,10 +99,9 @@ def _make(file: Path, told: str) -> None:
 
 def _make_in_place(file: Path, told: str) -> None:
     """The same where the file system has no links: for a moment it says nothing."""
-    with open(file, "x", encoding="utf-8") as made:
+    with saving.opened(file, "x") as made:
         try:
-            made.write(told)
-            made.flush()
+            made.write(told.encode())
         except OSError:  # no room to say whose it is: an empty claim would keep others from the job
             file.unlink(missing_ok=True)
             raise
@@ -199,7 +199,7 @@ def _lives(file: Path, owner: Owner) -> bool:
 def _now(folder: Path) -> float:
     """The time by the clock that stamps the claims: on a shared file system that is not this machine's."""
     probe = folder / f".clock-{secrets.token_hex(4)}"
-    probe.touch()
+    saving.opened(probe, "x").close()
     try:
         return probe.stat().st_mtime
     finally:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from made import saving
 from made.results import plot
 from made.results.provenance import provenance
 
@@ -29,8 +30,7 @@ def record(path: str | os.PathLike, runs: Mapping[str, Mapping[int, Rows]], bega
     }
     lines = json.dumps({**settings, "made_by": made_by, "columns": COLUMNS, "curves": curves}, indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_one_row_a_line(lines) + "\n", "utf-8")
-    return path
+    return saving.replace(path, _one_row_a_line(lines) + "\n")
 
 
 def _one_row_a_line(text: str) -> str:
@@ -77,5 +77,4 @@ def draw(files: Sequence[str | os.PathLike], path: str | os.PathLike) -> Path:
     plot.legend(fig, columns=3)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(plot.png(fig))
-    return path
+    return saving.replace(path, plot.png(fig))

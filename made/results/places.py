@@ -3,8 +3,11 @@
 import contextlib
 import errno
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
+
+from made import saving
 
 # What the system answers where nothing can be written, whatever is done about it; a full disk is told elsewhere.
 _NO_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
@@ -37,18 +40,16 @@ def demand_file(path: Path, option: str) -> None:
         raise ValueError(f"{path} is a folder, not a file: give another one with {option}.")
     if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe: a record is put in its place
         raise ValueError(f"{path} is no plain file: give another one with {option}.")
-    there = os.path.lexists(path)
+    probe = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")  # as `saving.replace` writes it
     with _as_it_was(path.parent):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "ab"):  # changes nothing
-                pass
+            saving.opened(probe, "x").close()
         except OSError as error:
             if error.errno not in _NO_PLACE:
                 raise
             raise ValueError(f"{path} cannot be written: give another file with {option}.") from None
-        if not there:
-            path.unlink()
+        probe.unlink()
 
 
 @contextlib.contextmanager

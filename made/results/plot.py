@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from made import saving
 from made.results.bootstrap import Statistic, Times, interval, several
 from made.results.palette import few_colours
 from made.results.places import made_folder
@@ -327,9 +328,7 @@ def save(fig: "Figure", path: str | os.PathLike[str]) -> tuple[Path, Path]:
     files = {"png": few_colours(png(fig)), "svg": _bytes(fig, "svg", metadata={"Date": None})}
     written = []
     for suffix, content in files.items():
-        temporary = stem.parent / f".{stem.name}.{suffix}-{os.getpid()}"
-        temporary.write_bytes(content)
-        written.append(temporary.replace(stem.parent / f"{stem.name}.{suffix}"))
+        written.append(saving.replace(stem.parent / f"{stem.name}.{suffix}", content))
     return written[0], written[1]
 
 

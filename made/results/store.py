@@ -211,19 +211,14 @@ class Store:
     def _mark(self) -> None:
         if not (self.root / MARKER).exists():
             made_folder(self.root, "--out")
-            temporary = self.root / f".{MARKER}-{secrets.token_hex(4)}"
-            try:
-                temporary.write_text(json.dumps({"what": "results of made", "format": FORMAT}) + "\n")
-                os.replace(temporary, self.root / MARKER)
-            finally:
-                temporary.unlink(missing_ok=True)
+            saving.replace(self.root / MARKER, json.dumps({"what": "results of made", "format": FORMAT}) + "\n")
 
     def _place(self, files: Mapping[str, bytes], target: Path) -> Path:
         temporary = target.parent / f".tmp-{machine()}-{os.getpid()}-{secrets.token_hex(4)}"
         temporary.mkdir()
         try:
             for name, content in files.items():
-                (temporary / name).write_bytes(content)
+                saving.create(temporary / name, content).close()
             if target.exists() and self._read(target) is None:
                 os.rename(target, target.parent / f".damaged-{target.name}-{secrets.token_hex(4)}")
             try:

@@ -1,5 +1,6 @@
 """The records of `made selftest --long` as figures: when runs were killed and what that met, and memory over time."""
 
+import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from made import saving
 from made.results.places import made_folder
 
 COLOURS = {  # of what a kill met; told apart by their marks too
@@ -32,8 +34,8 @@ def draw(records: Path, to: Path) -> list[Path]:
     written = []
     for name, path in there.items():
         figure = drawers[name](json.loads(path.read_text("utf-8")))
-        figure.savefig(to / f"{name}.png", dpi=150, metadata={"Software": "made"})
-        written.append(to / f"{name}.png")
+        figure.savefig(held := io.BytesIO(), dpi=150, metadata={"Software": "made"})
+        written.append(saving.replace(to / f"{name}.png", held.getvalue()))
     return written
 
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from made.extras import install
+
 EXAMPLES, LONG_EXAMPLES = 400, 10_000
 CALLS = 0.2  # the share of whole calls; a setting by itself takes a tenth of the time
 PATHS = (
@@ -53,7 +55,7 @@ def strategies() -> tuple[Any, Any]:
     try:
         from hypothesis import strategies as st
     except ImportError:
-        raise ValueError("The fuzz check needs hypothesis: pip install 'made-rl[test]'.") from None
+        raise ValueError(f"The fuzz check needs hypothesis: {install('test')}.") from None
     text = st.text(max_size=20)
     real, bent = st.sampled_from(PATHS), st.lists(st.sampled_from(PATHS), min_size=2, max_size=3).map(".".join)
     number = st.one_of(st.integers().map(str), st.floats().map(str))

@@ -10,6 +10,7 @@ import secrets
 import sys
 from typing import Any, Self
 
+from made.extras import install
 from made.sweeping import worker
 from made.sweeping.task import Answer, Lost, Task, answer_of, task_of, to_text
 
@@ -26,7 +27,7 @@ def library(alone: bool = False) -> Any:
     try:
         import ray
     except ImportError:
-        raise ValueError("--on ray needs Ray: pip install 'made-rl[ray]', or take --on pool.") from None
+        raise ValueError(f"--on ray needs Ray: {install('ray')}, or take --on pool.") from None
     return ray
 
 

@@ -146,6 +146,7 @@ class Sweep:
 @contextlib.contextmanager
 def _sealed(store: "Store", sweep: str) -> Iterator[str]:
     """A file in the store by which a worker knows that it sees the same one; yields what is in it."""
+    from made import saving
     from made.sweeping.task import clear, seal
 
     path, token = seal(store.root, sweep), secrets.token_hex(16)
@@ -153,7 +154,7 @@ def _sealed(store: "Store", sweep: str) -> Iterator[str]:
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(token, "utf-8")
+            saving.replace(path, token)
             break
         except FileNotFoundError:  # another sweep ended at this moment and removed the folder above
             continue

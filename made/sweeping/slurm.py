@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+from made.extras import install
 from made.sweeping import worker
 from made.sweeping.task import Answer, Lost, Task, answer_of, clear, to_text
 
@@ -20,7 +21,7 @@ def library() -> Any:
     try:
         import submitit
     except ImportError:
-        raise ValueError("--on slurm needs submitit: pip install 'made-rl[slurm]', or take --on pool.") from None
+        raise ValueError(f"--on slurm needs submitit: {install('slurm')}, or take --on pool.") from None
     return submitit
 
 

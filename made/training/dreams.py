@@ -1,6 +1,7 @@
 """What Dreamer's model makes of what happened: a film that it is left to continue, and the returns it expects."""
 
 import csv
+import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from made import trees
+from made import saving, trees
 from made.agents.dreamer import Dreamer, DreamerState
 from made.agents.dreamer_world import foretold, open_loop
 from made.control_run import DreamerRun
@@ -54,9 +55,8 @@ def pictures(plan: Plan, state: Any, out: Path) -> list[Path]:
         rows += [(seed, i, *map(float, one)) for i, one in enumerate(zip(*returns, strict=True))]
         if frames is not None and seed in plan.seeds[: film.DRAWN]:
             written.append(film.save_film(enlarged(frames), out / f"dream-seed{seed}.gif"))
-    with open(out / RETURNS, "w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([("seed", "window", *Told._fields), *rows])
-    return [*written, out / RETURNS]
+    csv.writer(held := io.StringIO(newline="")).writerows([("seed", "window", *Told._fields), *rows])
+    return [*written, saving.replace(out / RETURNS, held.getvalue())]
 
 
 def kept(plan: Plan, state: Any, at: int) -> dict[int, dict[str, np.ndarray]]:

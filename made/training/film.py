@@ -1,5 +1,6 @@
 """What a trained agent does, drawn: a film of one episode with the bonus below it, and a map of where it goes."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from made import trees
+from made import saving, trees
 from made.core import Transition
 from made.grids import Grid
 from made.grids.render import draw, visit_map
@@ -112,8 +113,8 @@ def save_film(pictures: Sequence[np.ndarray], path: Path) -> Path:
 
     images = [Image.fromarray(picture) for picture in pictures]
     shown = [120] * (len(images) - 1) + [1000]
-    images[0].save(path, save_all=True, append_images=images[1:], duration=shown, loop=0)
-    return path
+    images[0].save(held := io.BytesIO(), "GIF", save_all=True, append_images=images[1:], duration=shown, loop=0)
+    return saving.replace(path, held.getvalue())
 
 
 def visits(grid: Grid, played: Played) -> np.ndarray:
@@ -127,5 +128,6 @@ def save_map(grid: Grid, played: Played, path: Path) -> Path:
     """Where the agent went on one level."""
     from PIL import Image
 
-    Image.fromarray(visit_map(grid, trees.index(played.first, 0), visits(grid, played))).save(path)
-    return path
+    drawn = visit_map(grid, trees.index(played.first, 0), visits(grid, played))
+    Image.fromarray(drawn).save(held := io.BytesIO(), "PNG")
+    return saving.replace(path, held.getvalue())

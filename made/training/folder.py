@@ -1,8 +1,10 @@
 """The folder of a run: run.json, metrics.jsonl, checkpoints/. One process at a time writes there."""
 
 import contextlib
+import fnmatch
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from made.training import checkpoint
 RUN, METRICS, CHECKPOINTS, LOCK = "run.json", "metrics.jsonl", "checkpoints", ".lock"
 
 
-_HALF = f".{RUN}.new"  # what a kill leaves of a first run.json
+_HALF = f".{RUN}*.new"  # what a kill leaves of a first run.json
 
 
 def held(folder: Path, configuration: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -25,7 +27,8 @@ def held(folder: Path, configuration: Mapping[str, Any]) -> dict[str, Any] | Non
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, not a folder: give another one with --out.")
     if not (folder / RUN).exists():
-        others = [name for name in sorted(os.listdir(folder)) if name not in (LOCK, _HALF)] if folder.exists() else []
+        names = sorted(os.listdir(folder)) if folder.exists() else []
+        others = [name for name in names if name != LOCK and not fnmatch.fnmatch(name, _HALF)]
         if others:
             some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
             raise ValueError(f"{folder} holds {some} but no run of made train: give another folder with --out.")
@@ -70,7 +73,7 @@ def _full(folder: Path) -> str:
 def _locked(folder: Path) -> Iterator[None]:
     """The operating system holds the lock, not the file: a process that is killed leaves none behind."""
     made_folder(folder, "--out")
-    with open(folder / LOCK, "w") as file:
+    with saving.opened(folder / LOCK, "a") as file:
         try:
             import fcntl
         except ImportError:  # not a POSIX system: nobody is kept out
@@ -99,6 +102,20 @@ def cut_back(path: Path, update: int) -> int:
     if len(kept) < len(lines):
         saving.replace(path, "".join(line + "\n" for line in kept))
     return len(kept)
+
+
+def warn_of_lost_rows(path: Path, kept: Path, update: int) -> None:
+    """Warn where rows are missing that were written before the checkpoint `kept`, whose state is after that update."""
+    lines = path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []
+    last = max(map(_update_of, lines), default=0)
+    if last >= update:
+        return
+    what = f"ends at update {last:,.0f}" if lines else "is empty" if path.exists() else "is missing"
+    warnings.warn(
+        f"{path} {what}, but the checkpoint {kept} is at update {update:,}: the rows between them are lost, and the "
+        "run goes on without them.",
+        stacklevel=3,
+    )
 
 
 def _update_of(line: str) -> float:

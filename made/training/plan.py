@@ -12,7 +12,7 @@ from made.bonuses.combine import FirstVisit
 from made.control import CONTROL
 from made.core import Bonus, Environment
 from made.describe import describe, override, suggest
-from made.grids import GRIDS, Grid, make_grid
+from made.grids import Grid, grid_ids, make_grid
 from made.run import Run
 from made.schedules import Constant
 from made.tasks import TASKS, make
@@ -80,13 +80,11 @@ def environment(name: str) -> Environment:
     elsewhere = hosted(name)
     if elsewhere is not None:
         return elsewhere
-    short = {id.removeprefix("MiniGrid-").removesuffix("-v0"): id for id in GRIDS}
-    short |= {id.removeprefix("MiniGrid-"): id for id in GRIDS}
-    grid = name if name in GRIDS else short.get(name)
-    if grid is not None:
-        return make_grid(grid, shows=("image", "hash"))
+    grids = grid_ids()
+    if name in grids:
+        return make_grid(grids[name], shows=("image", "hash"))
     if name not in TASKS:
-        raise ValueError(f"There is no task {name!r}.{suggest(name, [*short, *GRIDS, *TASKS, *CONTROL])}")
+        raise ValueError(f"There is no task {name!r}.{suggest(name, [*grids, *TASKS, *CONTROL])}")
     return make(name)
 
 

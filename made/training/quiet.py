@@ -13,6 +13,8 @@ from pathlib import Path
 
 import jax
 
+from made import saving
+
 LONGEST = 600.0  # seconds to wait: whoever takes longer than that is no longer compiling
 PAUSE = 0.2
 _LOCK = ".compiling"
@@ -31,9 +33,9 @@ def compiling() -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as held:
-        with contextlib.suppress(ImportError, OSError):
+        with contextlib.suppress(ImportError, OSError, ValueError):  # the last where the lock is a link
             Path(folder).mkdir(parents=True, exist_ok=True)
-            _lock(held.enter_context((Path(folder) / _LOCK).open("w")), held)
+            _lock(held.enter_context(saving.opened(Path(folder) / _LOCK, "a")), held)
         yield
 
 

@@ -1,5 +1,6 @@
 """The loop of `made train`: start or go on, then rows, evaluations and checkpoints until the last update."""
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from made import signals
 from made.results.provenance import provenance
 from made.run import Run, RunState
 from made.training import checkpoint, devices, folder, lanes, memory
@@ -74,6 +76,7 @@ def stand_of(plan: Plan, programs: Programs, out: Path) -> Stand:
         return Stand(programs.place(programs.begin(programs.runs, programs.seeds)), 0, 0.0)
     folder.demand_same(found.manifest["configuration"], plan.configuration, found.path)
     folder.cut_back(out / folder.METRICS, found.update)
+    folder.warn_of_lost_rows(out / folder.METRICS, found.path, found.update)
     state = checkpoint.restore(found, programs.like)
     return Stand(programs.place(state), found.update, found.seconds)
 
@@ -99,24 +102,30 @@ def train(
     """Go on from where it stands to the last update. `show` hears each row as lines, one a seed; `keep` saves.
 
     Rows are written before the checkpoint that covers them, so a kill at any moment loses none and doubles none. Where
-    the plan's time is up it saves and raises `OutOfTime`.
+    the plan's time is up it saves and raises `OutOfTime`, and after SIGTERM `made.signals.Terminated`.
     """
     saved, since, guard = stand.update, stand.seconds, Guard(plan, stand.state, out)
+    alone = jax.process_count() == 1  # one process cannot save what others hold, and they may not have heard
     try:
-        while stand.update < plan.run.iterations:
-            began, before = time.monotonic(), stand.update
-            stand, lines = row(plan, programs, stand, writers, guard)
-            show(lines)
-            due = stand.update // plan.checkpoint_every > before // plan.checkpoint_every
-            due |= stand.seconds - since >= plan.checkpoint_seconds
-            late = 2 * time.monotonic() - began > plan.until  # by the end of another row like this one
-            if plan.keep_end if stand.update >= plan.run.iterations else due or late:
-                keep(plan, stand, out, writers)
-                saved, since = stand.update, stand.seconds
-            if late and stand.update < plan.run.iterations:
-                raise OutOfTime(f"{stand.update:,} of {plan.run.iterations:,} updates")
+        with signals.deferred() if alone else contextlib.nullcontext():
+            while stand.update < plan.run.iterations:
+                began, before = time.monotonic(), stand.update
+                stand, lines = row(plan, programs, stand, writers, guard)
+                show(lines)
+                due = stand.update // plan.checkpoint_every > before // plan.checkpoint_every
+                due |= stand.seconds - since >= plan.checkpoint_seconds
+                late = 2 * time.monotonic() - began > plan.until  # by the end of another row like this one
+                ends = alone and signals.asked()
+                if ends or (plan.keep_end if stand.update >= plan.run.iterations else due or late):
+                    keep(plan, stand, out, writers)
+                    saved, since = stand.update, stand.seconds
+                if ends:
+                    each = plan.frames_per_update
+                    frames = f"{stand.update * each:,} of {plan.run.iterations * each:,}"
+                    raise signals.Terminated(f" at frame {frames}, with a checkpoint in {out}")
+                if late and stand.update < plan.run.iterations:
+                    raise OutOfTime(f"{stand.update:,} of {plan.run.iterations:,} updates")
     except KeyboardInterrupt:
-        alone = jax.process_count() == 1  # one process cannot save what others hold, and they may not have heard
         if alone and stand.update > saved and not is_spent(stand.state):
             keep(plan, stand, out, writers)
         raise

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from made import saving
+from made.extras import install
 
 Line = dict[str, Any]  # seed, update, frames, seconds, and every scalar
 PLACE = ("seed", "update", "frames")  # what says where a line belongs; all else is measured
@@ -37,7 +38,7 @@ def extra(name: str) -> Any:
     try:
         return importlib.import_module(library)
     except ImportError:
-        raise ValueError(f"--{name} needs {library}: pip install 'made-rl[{name}]', or leave --{name} out.") from None
+        raise ValueError(f"--{name} needs {library}: {install(name)}, or leave --{name} out.") from None
 
 
 class JSONL:
@@ -47,7 +48,7 @@ class JSONL:
     """
 
     def __init__(self, path: Path):
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115, it stays open as long as the run
+        self._file = saving.opened(path, "a")  # it stays open as long as the run
 
     def write(self, lines: Sequence[Line]) -> None:
         plain = [{name: _or_null(x) for name, x in line.items()} for line in lines]

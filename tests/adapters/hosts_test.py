@@ -37,7 +37,7 @@ def test_what_cannot_be_made_is_refused_with_a_sentence(monkeypatch):
     with pytest.raises(ValueError, match="pip install envpool"):
         hosted("envpool:Empty-5x5").vector(1)
     monkeypatch.setitem(sys.modules, "minigrid", None)
-    with pytest.raises(ValueError, match=r"made-rl\[grid\]"):
+    with pytest.raises(ValueError, match=r"pip install -e .\.\[grid\]"):
         hosts._gym("MiniGrid-Empty-5x5-v0", 1)
 
 

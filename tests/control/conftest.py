@@ -11,7 +11,7 @@ from made.control import rendering
 def suite():
     """The package, imported after MUJOCO_GL is settled, as the library itself does."""
     rendering.prepare()
-    return pytest.importorskip("dm_control.suite", reason="needs dm_control: pip install 'made-rl[control]'")
+    return pytest.importorskip("dm_control.suite", reason="needs dm_control: pip install -e '.[control]'")
 
 
 @pytest.fixture(scope="session")

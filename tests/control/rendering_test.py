@@ -84,7 +84,7 @@ def test_where_none_works_a_sentence_says_what_to_do(monkeypatch, asked, message
 
 def test_without_dm_control_its_extra_is_named(monkeypatch):
     monkeypatch.setattr(rendering, "installed", lambda: False)
-    with pytest.raises(ValueError, match=r"pip install 'made-rl\[control\]'"):
+    with pytest.raises(ValueError, match=r"pip install -e .\.\[control\]"):
         rendering.choose()
 
 

@@ -50,7 +50,7 @@ def test_every_scale_is_dreamer_in_steps_of_the_environment(scale):
 
 def test_the_smoke_run_is_trained_and_stored_with_its_dreams(tmp_path, monkeypatch):
     """Nothing is made up but the programs' options: forty actions, three updates, rows and dreams read back."""
-    pytest.importorskip("dm_control", reason="needs dm_control: pip install 'made-rl[control]'")
+    pytest.importorskip("dm_control", reason="needs dm_control: pip install -e '.[control]'")
     monkeypatch.setattr(devices, "options", lambda level: {"xla_backend_optimization_level": 0})
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     smoke, store = study.Study(dmc_dreamer.EXPERIMENT, Scale.SMOKE), Store(tmp_path / "runs")

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import os
+import signal
 import time
 import types
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ import pytest
 from jax.errors import JaxRuntimeError
 from training.stopping import stopped
 
-from made import cli, report, study
+from made import cli, report, signals, study
 from made.bonuses.replayed import window_of
 from made.control import rendering
 from made.control_run import ControlRun
@@ -41,7 +42,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 @pytest.fixture(scope="module")
 def shared():
     """The real programs of the smoke run, compiled once for every piece of this module."""
-    pytest.importorskip("dm_control", reason="needs dm_control: pip install 'made-rl[control]'")
+    pytest.importorskip("dm_control", reason="needs dm_control: pip install -e '.[control]'")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "options", lambda level: {"xla_backend_optimization_level": 0})
         patch.setattr(os, "cpu_count", lambda: 1)
@@ -204,11 +205,27 @@ def test_a_piece_whose_time_is_up_stops_with_a_checkpoint_and_the_next_goes_on(w
         study.run([SMOKE], store, only=["pendulum/none"])
 
 
+def test_sigterm_stops_a_piece_with_a_checkpoint_and_the_next_goes_on(whole, tmp_path, monkeypatch):
+    monkeypatch.setenv("MADE_CHECKPOINT_MINUTES", "0")  # no other checkpoint
+    store, real = Store(tmp_path / "runs"), pieces.JSONL.write
+
+    def signalled(self, lines):
+        real(self, lines)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch, signals.heard(), pytest.raises(signals.Terminated):
+        patch.setattr(pieces.JSONL, "write", signalled)
+        study.run([SMOKE], store)
+    (folder,) = (one for one in (store.root / ".unfinished" / "dmc").iterdir() if "claims" not in one.name)
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["000000020.safetensors"]
+    assert study.run([SMOKE], store) == 2 and rows(store) == rows(whole)
+
+
 def test_without_what_it_needs_a_run_is_one_line_before_anything_runs(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(rendering, "installed", lambda: False)
     assert cli.main(["run", "dmc", "--scale", "smoke", "--out", str(tmp_path / "runs")]) == 2
     assert capsys.readouterr().err.strip().splitlines() == [
-        "made: Control tasks need dm_control, which is not here: pip install 'made-rl[control]'."
+        'made: Control tasks need dm_control, which is not here: pip install -e ".[control]" in the checkout of made.'
     ]
 
     def none():

@@ -264,10 +264,10 @@ def test_leftovers_of_dead_writers_are_ignored_and_cleaned(store):
 def test_a_failed_write_leaves_nothing(store, monkeypatch):
     write(store)
 
-    def full(path, content):
+    def full(path, content=b""):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(saving, "create", full)
     with pytest.raises(saving.DiskFull, match=r"^The disk is full: .*ab12-s8 was not stored; what was stored before"):
         write(store, JOB._replace(seed=8))
     assert [p.name for p in (store.root / "lock/smoke/vi__made").iterdir()] == ["ab12-s3"]

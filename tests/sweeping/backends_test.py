@@ -74,7 +74,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_numbers_stay(quiet, tmp_pat
 
 def test_ray_and_submitit_give_the_same_bytes(quiet, tmp_path):
     missing = [name for name in ("ray", "submitit") if importlib.util.find_spec(name) is None]
-    assert not missing, f"this test needs {', '.join(missing)}: pip install 'made-rl[test]'"
+    assert not missing, f"this test needs {', '.join(missing)}: pip install -e '.[test]'"
     ways = {"ray": ["--on", "ray"], "slurm": ["--on", "slurm", "--cluster", "local"]}
     running = {}
     for name, how in ways.items():
@@ -251,8 +251,8 @@ def test_an_interrupt_that_is_lost_is_sent_again(heard, ended, monkeypatch):
     ("words", "message"),
     [
         (["--on", "rey"], "Did you mean 'ray'"),
-        (["--on", "ray"], "pip install 'made-rl[ray]'"),
-        (["--on", "slurm"], "pip install 'made-rl[slurm]'"),
+        (["--on", "ray"], 'pip install -e ".[ray]"'),
+        (["--on", "slurm"], 'pip install -e ".[slurm]"'),
         (["--workers", "0"], "--workers must be at least 1, got 0"),
         (["--lanes", "0"], "--lanes must be at least 1"),
         (["--retries", "-1"], "--retries must be at least 0"),

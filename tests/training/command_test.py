@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -75,6 +76,36 @@ def test_a_run_killed_at_any_moment_goes_on_bit_for_bit(whole, tmp_path, capsys)
     assert len(json.loads((tmp_path / "killed" / folder.RUN).read_text())["sessions"]) == 2
 
 
+# Sends itself a signal after so many rows.
+SIGNALLED = """
+import os, sys
+from made import cli
+from made.training import writers
+left, write = [int(sys.argv[1])], writers.JSONL.write
+def counted(self, lines):
+    write(self, lines)
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), int(sys.argv[2]))
+writers.JSONL.write = counted
+sys.exit(cli.main(sys.argv[3:]))
+"""
+
+
+def test_sigterm_saves_a_checkpoint_and_says_how_to_resume(whole, tmp_path, capsys):
+    """In the middle between two checkpoints, which are 30 updates apart."""
+    asked = [*SMALL, "--steps", "96k", "--out", str(tmp_path / "run")]
+    words = [sys.executable, "-c", SIGNALLED, "5", str(int(signal.SIGTERM)), *asked]
+    ended = subprocess.run(words, capture_output=True, text=True)
+    said = ended.stderr.splitlines()
+    assert ended.returncode == 143 and "Traceback" not in ended.stderr, ended.stderr
+    assert said[-1].startswith("made: stopped by SIGTERM at frame 1,600 of 96,000, with a checkpoint")
+    assert said[-1].endswith(f"To resume: made {shlex.join(asked)}")
+    assert [path.stem for path in checkpoint.files(tmp_path / "run" / folder.CHECKPOINTS)][-1] == "000000050"
+    code, _, err = call(capsys, *asked)
+    assert code == 0 and "from frame 1,600" in err and rows(tmp_path / "run") == rows(whole)
+
+
 def test_a_finished_run_is_not_run_again_and_another_is_refused(whole, capsys):
     before = (whole / folder.METRICS).read_bytes()
     code, _, err = call(capsys, *SMALL, "--steps", "96k", "--out", whole)
@@ -100,7 +131,7 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(whole, capsys):
         (["--set", "agent.gama=1"], "Did you mean 'gamma'"),
         (["--set", "n_envs"], "--set takes path=value"),
         (["--set", "iterations=7"], "given by --steps"),
-        (["--tensorboard"], "made-rl[tensorboard]"),
+        (["--tensorboard"], 'pip install -e ".[tensorboard]" in the checkout of made'),
         (["--tau", "nan"], "--tau must be a number of at least 0, got nan."),
         (["--strength", "-1"], "--strength must be a number above 0, got -1."),
         (["--bonus", "none", "--gated"], "--bonus none pays nothing: leave --gated and --strength out."),

@@ -52,7 +52,7 @@ REFUSED = {
 @pytest.fixture(autouse=True)
 def no_beginning(monkeypatch):
     """Whatever is not refused would begin here."""
-    pytest.importorskip("dm_control", reason="needs dm_control: pip install 'made-rl[control]'")
+    pytest.importorskip("dm_control", reason="needs dm_control: pip install -e '.[control]'")
 
     def begun(*given):
         raise AssertionError("it was begun")

@@ -45,7 +45,7 @@ LEARNT = (8, 16, 24)  # actions that are followed by two updates, all by the sam
 @pytest.fixture(scope="module", autouse=True)
 def small():
     """Programs that are quick to compile, and one process for all environments."""
-    pytest.importorskip("dm_control", reason="needs dm_control: pip install 'made-rl[control]'")
+    pytest.importorskip("dm_control", reason="needs dm_control: pip install -e '.[control]'")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "options", lambda level: {"xla_backend_optimization_level": 0})
         patch.setattr(os, "cpu_count", lambda: 1)

@@ -113,9 +113,9 @@ def test_wandb_has_the_means_and_each_seed_and_goes_on_with_its_page(tmp_path, m
 def test_an_extra_that_is_not_installed_is_named_with_its_fix(tmp_path, monkeypatch):
     for name in ("tensorboardX", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ValueError, match=r"pip install 'made-rl\[tensorboard\]'"):
+    with pytest.raises(ValueError, match=r"pip install -e .\.\[tensorboard\]"):
         writers.TensorBoard(tmp_path, (0,), 0)
-    with pytest.raises(ValueError, match=r"pip install 'made-rl\[wandb\]'"):
+    with pytest.raises(ValueError, match=r"pip install -e .\.\[wandb\]"):
         writers.WandB("project", "name", tmp_path, {})
 
 

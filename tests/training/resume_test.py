@@ -145,6 +145,22 @@ def test_damaged_checkpoints_do_not_crowd_out_whole_ones(programs, whole, tmp_pa
     assert_equal(whole[1].state, go(plan, programs, tmp_path).state)
 
 
+@pytest.mark.parametrize("left", [None, 0, 2])
+def test_rows_that_are_missing_before_the_checkpoint_are_reported(programs, whole, tmp_path, left):
+    """The file is gone, empty, or shorter than the checkpoint."""
+    plan = tiny.plan(iterations=4)
+    go(plan, programs, tmp_path)
+    metrics = tmp_path / folder.METRICS
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.unlink() if left is None else metrics.write_text("".join(lines[:left]))
+    what = {None: "is missing", 0: "is empty", 2: "ends at update 2"}[left]
+    with pytest.warns(UserWarning, match=rf"metrics\.jsonl {what}, but .*000000004\.safetensors.* update 4") as heard:
+        stand = session.stand_of(plan, programs, tmp_path)
+    assert stand.update == 4 and len(heard) == 1
+    with pytest.warns(UserWarning, match=what):
+        assert_equal(whole[1].state, go(tiny.plan(), programs, tmp_path).state)
+
+
 def test_a_longer_run_goes_on_from_a_shorter_one(programs, whole, tmp_path):
     go(tiny.plan(iterations=4), programs, tmp_path)
     assert_equal(whole[1].state, go(tiny.plan(), programs, tmp_path).state)
