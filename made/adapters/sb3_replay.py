@@ -10,13 +10,17 @@ from typing import Any
 import gymnasium
 import jax
 import numpy as np
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
-from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
+from made.adapters import needs
 from made.adapters.paying import Mode, Payer
-from made.adapters.sb3_images import channels_last, last_space
 from made.core import Bonus, Transition
 from made.host import HostBonus
+
+with needs("made.adapters.sb3_replay", "sb3", "stable_baselines3", "torch"):
+    from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+    from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+
+    from made.adapters.sb3_images import channels_last, last_space
 
 
 class BonusReplayBuffer(ReplayBuffer):

@@ -1,6 +1,10 @@
 """Stable-Baselines3: tiny real runs of PPO, DQN and SAC, each number against HostBonus on the same transitions."""
 
+import importlib
 import pickle
+import sys
+import tomllib
+from pathlib import Path
 
 import gymnasium
 import jax
@@ -13,7 +17,10 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecTransposeImage
 
 import made.adapters.gymnasium
+from made.adapters import needs
+from made.adapters.farama import package_envs
 from made.adapters.sb3 import BonusReplayBuffer, BonusVecEnv, as_vec_env
+from made.adapters.sb3_grids import grid_envs
 from made.bonuses import Count, FirstVisit, HashedCounts
 from made.host import HostBonus
 from made.trees import stack
@@ -260,3 +267,34 @@ def test_what_cannot_work_is_refused():
         BonusReplayBuffer(8, *TABLE, bonus="none", optimize_memory_usage=True, handle_timeout_termination=False)
     with pytest.raises(ValueError, match="as_vec_env needs SAME_STEP"):
         as_vec_env(gymnasium.make_vec("made/MiniGrid-Empty-5x5-v0", 2, autoreset_mode=AutoresetMode.NEXT_STEP))
+
+
+@pytest.mark.parametrize("name", ["sb3", "sb3_grids", "sb3_images", "sb3_replay"])
+def test_without_the_extra_an_import_says_what_to_install(name, monkeypatch):
+    for module in [module for module in sys.modules if module.split(".")[0] == "stable_baselines3"]:
+        monkeypatch.setitem(sys.modules, module, None)
+    for module in [module for module in sys.modules if module.startswith("made.adapters.sb3")]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(ImportError, match=r"needs stable_baselines3: pip install 'made-rl\[sb3\]'") as caught:
+        importlib.import_module(f"made.adapters.{name}")
+    assert isinstance(caught.value, ValueError)
+
+
+def test_the_package_s_tasks_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "minigrid", None)
+    for make in (grid_envs, package_envs):
+        with pytest.raises(ImportError, match=r"needs minigrid: pip install 'made-rl\[grid\]'"):
+            make("MiniGrid-Empty-5x5-v0", 2)
+
+
+def test_an_import_that_fails_inside_an_installed_library_is_not_hidden():
+    with pytest.raises(ModuleNotFoundError, match="another"), needs("x", "sb3", "stable_baselines3"):
+        raise ModuleNotFoundError("No module named 'another'", name="another")
+
+
+def test_the_extra_does_not_pin_torch_and_the_tests_do():
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    torch = {name: [one for one in extras[name] if one.startswith("torch")] for name in ("sb3", "test")}
+    assert torch["sb3"] == ["torch>=2.8"] and torch["test"][0].startswith("torch==")
