@@ -24,6 +24,7 @@ from made.adapters.sb3_grids import grid_envs
 from made.bonuses import Count, FirstVisit, HashedCounts
 from made.host import HostBonus
 from made.trees import stack
+from made.vectors import with_rows
 
 N, EVERY = 3, 8
 LAKE = {"is_slippery": False, "max_episode_steps": 6}
@@ -250,6 +251,66 @@ def test_sac_takes_the_buffer_too_and_the_bonus_is_saved_beside_it(tmp_path):
     assert jax.tree.all(jax.tree.map(np.array_equal, buffer.bonus.state, other.bonus.state))
     with pytest.raises(ValueError, match="is not pickled"):
         pickle.dumps(buffer)  # as model.save_replay_buffer does
+
+
+def filled(parts, steps, seed=0, size=12):
+    """A buffer that two environments have filled."""
+    venv = DummyVecEnv([lambda: Dots(parts)] * 2)
+    options = {"bonus": FirstVisit(HashedCounts(bits=8)), "every": 4, "horizon": 4, "seed": seed}
+    buffer = BonusReplayBuffer(size, venv.observation_space, venv.action_space, "cpu", 2, **options)
+    go_on(buffer, venv, venv.reset(), steps)
+    return buffer
+
+
+def go_on(buffer, venv, obs, steps):
+    for t in range(steps):
+        action = np.full(2, t % 2)
+        after, reward, done, infos = venv.step(action)
+        last = [info["terminal_observation"] if d else None for info, d in zip(infos, done, strict=True)]
+        buffer.add(obs, with_rows(after, last, done) if done.any() else after, action, reward, done, infos)
+        obs = after
+    return obs
+
+
+def sampled(buffer):
+    np.random.seed(3)
+    return jax.tree.map(np.asarray, tuple(buffer.sample(50)))
+
+
+@pytest.mark.parametrize("parts", [False, True], ids=["box", "dict"])
+@pytest.mark.parametrize("steps", [0, 5, 17], ids=["empty", "begun", "full"])
+def test_a_buffer_and_its_bonus_come_back_together(parts, steps, tmp_path):
+    one, other = filled(parts, steps), filled(parts, 4, seed=9)
+    one.save(tmp_path / "buffer")
+    other.load(tmp_path / "buffer")
+    assert (other.pos, other.full, other.size()) == (one.pos, one.full, one.size())
+    ways = [DummyVecEnv([lambda: Dots(parts)] * 2) for _ in range(2)]
+    if steps:
+        assert jax.tree.all(jax.tree.map(np.array_equal, sampled(one), sampled(other)))
+    for buffer, way in zip((one, other), ways, strict=True):
+        go_on(buffer, way, way.reset(), 9)
+    assert jax.tree.all(jax.tree.map(np.array_equal, sampled(one), sampled(other)))
+    assert jax.tree.all(jax.tree.map(np.array_equal, one.bonus.state, other.bonus.state))
+    assert one.payer.updates == other.payer.updates
+
+
+def test_a_buffer_of_another_size_or_a_bonus_alone_is_refused(tmp_path):
+    buffer = filled(False, 5)
+    buffer.save(tmp_path / "buffer")
+    with pytest.raises(ValueError, match="buffer_size = 6, but here it is 10"):
+        filled(False, 5, size=20).load(tmp_path / "buffer")
+    buffer.payer.save(tmp_path / "alone")
+    with pytest.raises(ValueError, match="holds = 'plug-in', but here it is 'replay buffer'"):
+        buffer.load(tmp_path / "alone")
+
+
+def test_an_episode_that_is_left_in_the_middle_is_a_new_one_for_the_bonus():
+    """As at a second call of `learn`, which resets the environments: the start is no longer among what was visited."""
+    buffer = BonusReplayBuffer(16, *TABLE, "cpu", 2, bonus="first-visit", every=4)
+    for at, to in ((0, 1), (1, 2), (5, 1), (1, 2)):
+        buffer.add(*(np.full(2, x) for x in (at, to, 0)), np.zeros(2), np.zeros(2, bool), [{}, {}])
+    drawn = buffer.sample(100)
+    assert (drawn.rewards == 1).all()
 
 
 def test_what_cannot_work_is_refused():
