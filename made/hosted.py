@@ -151,4 +151,4 @@ def without(bad: np.ndarray, batch: Transition) -> Transition:
     good = np.flatnonzero(~bad.reshape(-1))
     lanes = np.asarray(batch.extras.lane)[good] if isinstance(batch.extras, Lanes) else good % bad.shape[1]
     left = jax.tree.map(lambda x: np.asarray(x).reshape((-1, *x.shape[2:]))[good][:, None], batch._replace(extras=()))
-    return left._replace(extras=Lanes(lanes.astype(np.int32)))
+    return left._replace(extras=Lanes(lanes.astype(np.int32)))  # type: ignore[arg-type]
