@@ -120,11 +120,51 @@ def parse_as(old: Any, text: str, path: str) -> Any:
     return new
 
 
+def check_types(thing: Any) -> None:
+    """Refuse what is no number, or no whole one, in the fields that are declared as such; arrays and tracers pass.
+
+    For the `__check_init__` of whatever has settings; `check_numbers` does it too.
+    """
+    for field in dataclasses.fields(thing):
+        if not field.init:
+            continue
+        takes, x = _numbers_of(field.type), getattr(thing, field.name)
+        several = tuple in takes and isinstance(x, tuple)
+        wrong = [one for one in (x if several else (x,)) if not _is_number(one, takes - {tuple}, field.metadata)]
+        if takes and (wrong or (tuple in takes) != several):
+            words = "a number" if float in takes else "a whole number"
+            words = f"a tuple, each entry {words}" if tuple in takes else words
+            words += " or None" if type(None) in takes else ""
+            hint = "" if field.default is dataclasses.MISSING else f": {field.default} is usual"
+            raise ValueError(f"{type(thing).__name__} takes {words} as {field.name}, got {x!r}{hint}.")
+
+
+def _numbers_of(declared: Any) -> set[Any]:
+    """The kinds of number that a declared type allows, with None and tuple; nothing where it allows anything else."""
+    if typing.get_origin(declared) is tuple and typing.get_args(declared) in ((int, ...), (float, ...)):
+        return {tuple, typing.get_args(declared)[0]}
+    parts = {declared} if isinstance(declared, type) else set(typing.get_args(declared))
+    return parts if parts & {int, float} and parts <= {int, float, type(None)} else set()
+
+
+def _is_number(x: Any, takes: set[Any], metadata: Mapping[str, Any]) -> bool:
+    if x is None:
+        return type(None) in takes
+    if isinstance(x, bool | np.bool_):
+        return False
+    if isinstance(x, int | np.integer):
+        return True
+    if isinstance(x, float | np.floating):
+        return float(x) == x and (float in takes or (x.is_integer() and not metadata.get("static")))
+    return hasattr(x, "shape") and hasattr(x, "dtype")  # an array, a tracer or the shape of one
+
+
 def check_numbers(thing: Any, wanted: Mapping[str, tuple[str, ...]]) -> None:
     """Refuse fields out of range, named by the range that they must lie in; not those that are traced or stacked.
 
     For the `__check_init__` of whatever has settings: a number out of range would run to the end and learn nothing.
     """
+    check_types(thing)
     usual = {field.name: field.default for field in dataclasses.fields(thing)}
     for words, names in wanted.items():
         for name in names:

@@ -16,8 +16,11 @@ def mix(x: UInt32[Array, "*b"]) -> UInt32[Array, "*b"]:
 
 
 def words(x: Array) -> UInt32[Array, " w"]:
-    """The bits of one array, each entry as a word. Zero and minus zero are the same observation."""
+    """The bits of one array, each entry as a word or two. Zero and minus zero are the same observation."""
     x = jnp.asarray(x).reshape(-1)
+    if x.dtype.itemsize == 8:  # only where JAX was told to carry 64 bits
+        x = x + 0.0 if jnp.issubdtype(x.dtype, jnp.floating) else x
+        return jax.lax.bitcast_convert_type(x, jnp.uint32).reshape(-1)
     if jnp.issubdtype(x.dtype, jnp.floating):
         return jax.lax.bitcast_convert_type(x.astype(jnp.float32) + 0.0, jnp.uint32)
     return x.astype(jnp.uint32)

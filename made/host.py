@@ -28,8 +28,9 @@ class HostBonus:
         HostBonus("made", obs_space, action_space, n_envs, seed=0)     the spaces of one environment
         HostBonus(MADE.tabular(), spec, n_envs, seed=0)                a Spec in the place of the two spaces
 
-    `on_bad` says what happens to observations that are NaN or infinite: "refuse" raises, "report" pays nothing for
-    them, keeps them from the learner and counts them in `bad` and in the metrics. `horizon` is the longest episode,
+    `on_bad` says what happens to observations that are NaN or infinite: "refuse" raises; "report" pays nothing for
+    their transitions, leaves those out of every update and counts them in `bad` and in the metrics. An update with
+    transitions left out has a size of its own and is compiled for it. `horizon` is the longest episode,
     where it is known: episodic memories make room for it. `state` is one to go on with in the place of a new one.
     Where tensors of PyTorch come in, tensors go out.
     """
@@ -55,8 +56,8 @@ class HostBonus:
             raise ValueError(f"n_envs must be a whole number of at least 1, got {n_envs!r}.")
         if on_bad not in ("refuse", "report"):
             raise ValueError(f"on_bad is 'refuse' or 'report', not {on_bad!r}.")
-        self.bonus = bonus_named(bonus) if isinstance(bonus, str) else bonus
-        self.spec = spec if horizon is None else spec._replace(horizon=horizon)
+        self.bonus = bonus_of(bonus)
+        self.spec = intake.carried(spec if horizon is None else spec._replace(horizon=horizon))
         self.n_envs, self.on_bad, self.bad = int(n_envs), on_bad, 0
         self.key, k_init = jax.random.split(jax.random.key(seed or 0))
         self.state, self._blank = self._fresh(k_init, state)
@@ -112,6 +113,7 @@ class HostBonus:
 
     def reward(self, batch: Transition, value: Any = None) -> Any:
         """The bonus of each transition, as NumPy, or as a tensor where tensors came in."""
+        intake.check_batch(batch, "reward")
         demand(self.bonus, batch, value)
         like = arrays.tensor_in(batch)
         value = None if value is None else arrays.to_jax(value)
@@ -123,16 +125,17 @@ class HostBonus:
 
     def update(self, batch: Transition) -> dict[str, float]:
         """Learn from a batch [T, N, ...]; returns the bonus's metrics."""
+        intake.check_batch(batch, "update", axes=2)
         demand(self.bonus, batch, jnp.zeros(()))  # values are asked for by `reward` alone
         batch, counted = intake.batch_of(batch, self.spec), {}
         if self._floats:
-            clean, bad, any_good = self._calls.mend(batch)
-            if int(bad):
+            bad = np.asarray(self._calls.spoilt(batch))
+            counted = {"bad": float(bad.sum())} if self.on_bad == "report" else {}
+            if bad.any():
                 self._refuse_bad()
-                batch = clean
-            counted = {"bad": float(bad)} if self.on_bad == "report" else {}
-            if not bool(any_good):
-                return counted
+                if bad.all():
+                    return counted
+                batch = hosted.without(bad, batch)  # of another size, so this update compiles anew
         self.state, metrics, self.key = self._calls.update(self.state, batch, self.key)
         jax.block_until_ready(self.state)  # arrays that were read in place may be written to once this returns
         return {**{name: float(x) for name, x in metrics.items()}, **counted}
@@ -195,6 +198,18 @@ class HostBonus:
         if self._floats and not intake.finite(taken):
             self._refuse_bad()
         return taken
+
+
+def bonus_of(given: Any) -> Bonus:
+    """A bonus, or the one of that name; a clear error for a class or a function that makes one."""
+    if isinstance(given, Bonus):
+        return given
+    if isinstance(given, str):
+        return bonus_named(given)
+    if callable(given):
+        name, what = getattr(given, "__qualname__", "it"), "class" if isinstance(given, type) else "function"
+        raise ValueError(f"The bonus is the {what} {name}, but an object is needed: pass {name}().")
+    raise ValueError(f"The bonus must be a Bonus or a name such as 'rnd', not a {type(given).__name__}.")
 
 
 def bonus_named(name: str) -> Bonus:

@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
 from made import trees
+from made.bonuses.combine import Lanes
 from made.core import Agent, Bonus, Note, Spec, Transition
 
 
@@ -20,7 +22,7 @@ class Calls(NamedTuple):
     observe: Callable  # (state, memory, note, key, step, reset_obs) -> step, memory, note, key
     reward: Callable  # (state, batch, value) -> bonus, how many entries hold NaN or infinity
     update: Callable  # (state, batch, key) -> state, metrics, key
-    mend: Callable  # (batch) -> batch, how many entries were replaced, whether any was good
+    spoilt: Callable  # (batch) -> which entries hold NaN or infinity
 
 
 class _Same(NamedTuple):
@@ -56,9 +58,11 @@ def _shared(bonus: Bonus, same: _Same, n: int) -> Calls:
 def _built(bonus: Bonus, spec: Spec, n: int) -> Calls:
     blank = blanks(bonus, spec, n)
 
-    def remember(state, memory, obs, key) -> tuple[PyTree, Note]:
-        seen = jax.tree.map(_zeroed, obs)  # a NaN must not enter a memory, which would keep it
-        return jax.vmap(bonus.memory.remember, (None, 0, 0, 0))(state, memory, seen, jax.random.split(key, n))
+    def remember(state, memory, obs, key, note: Note | None = None) -> tuple[PyTree, Note]:
+        """What is seen enters the memories; an observation that is NaN or infinite leaves them as they are."""
+        keys = jax.random.split(key, n)
+        seen = jax.vmap(bonus.memory.remember, (None, 0, 0, 0))(state, memory, jax.tree.map(_zeroed, obs), keys)
+        return trees.where(_unreadable(obs, n), (memory, seen[1] if note is None else note), seen)
 
     def reset(state, key, obs):
         key, k_begin = jax.random.split(key)
@@ -70,7 +74,7 @@ def _built(bonus: Bonus, spec: Spec, n: int) -> Calls:
 
     def observe(state, memory, note, key, step: Transition, reset_obs):
         key, k_step, k_begin = jax.random.split(key, 3)
-        seen = remember(state, memory, step.next_obs, k_step)
+        seen = remember(state, memory, step.next_obs, k_step, note)
         fresh = remember(state, blank, reset_obs, k_begin)
         following = trees.where(step.terminated | step.truncated, fresh, seen)
         return step._replace(note=note, next_note=seen[1]), *following, key
@@ -84,7 +88,7 @@ def _built(bonus: Bonus, spec: Spec, n: int) -> Calls:
         key, k_update = jax.random.split(key)
         return *bonus.update(state, batch, k_update), key
 
-    return Calls(*map(jax.jit, (reset, begin, observe, reward, update, mend)))
+    return Calls(*map(jax.jit, (reset, begin, observe, reward, update, spoilt)))
 
 
 def decisions(agent: Agent, spec: Spec, n: int) -> Callable:
@@ -128,19 +132,23 @@ def _zeroed(x: Array) -> Array:
     return jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) if _floating(x) else x
 
 
-def spoilt(batch: Transition) -> Bool[Array, "*b"]:
-    """Which transitions hold NaN or infinity in what is observed or done."""
-    bad, axes = jnp.zeros(batch.reward.shape, bool), batch.reward.ndim
-    for x in jax.tree.leaves((batch.obs, batch.action, batch.next_obs)):
+def _unreadable(seen: PyTree, *batch: int) -> Bool[Array, "*b"]:
+    """Where NaN or infinity is among the numbers, by the leading axes of that shape."""
+    bad = jnp.zeros(batch, bool)
+    for x in jax.tree.leaves(seen):
         if _floating(x):
-            bad = bad | ~jnp.isfinite(x).all(axis=tuple(range(axes, x.ndim)))
+            bad = bad | ~jnp.isfinite(x).all(axis=tuple(range(len(batch), x.ndim)))
     return bad
 
 
-def mend(batch: Transition) -> tuple[Transition, Array, Array]:
-    """The batch with each spoilt transition replaced by the first good one, so that sizes stay and nothing spreads."""
-    bad = spoilt(batch)
-    good = jnp.argmin(bad.reshape(-1))
-    stand_in = jax.tree.map(lambda x: x.reshape((-1, *x.shape[bad.ndim :]))[good], batch)
-    whole = jax.tree.map(lambda one, x: jnp.broadcast_to(one, x.shape), stand_in, batch)
-    return trees.where(bad, whole, batch), bad.sum(dtype=jnp.int32), ~bad.all()
+def spoilt(batch: Transition) -> Bool[Array, "*b"]:
+    """Which transitions hold NaN or infinity in what is observed or done."""
+    return _unreadable((batch.obs, batch.action, batch.next_obs), *batch.reward.shape)
+
+
+def without(bad: np.ndarray, batch: Transition) -> Transition:
+    """The other transitions of a batch [T, N, ...], in order, as [M, 1, ...]; `extras` tells whose each was."""
+    good = np.flatnonzero(~bad.reshape(-1))
+    lanes = np.asarray(batch.extras.lane)[good] if isinstance(batch.extras, Lanes) else good % bad.shape[1]
+    left = jax.tree.map(lambda x: np.asarray(x).reshape((-1, *x.shape[2:]))[good][:, None], batch._replace(extras=()))
+    return left._replace(extras=Lanes(lanes.astype(np.int32)))  # type: ignore[arg-type]

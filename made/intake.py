@@ -21,6 +21,12 @@ def is_space(x: Any) -> bool:
     return isinstance(x, Space)
 
 
+def carried(spec: Spec) -> Spec:
+    """The same in the dtypes that JAX carries: 32 bits for 64, unless it was told to carry more."""
+    narrow = lambda space: space._replace(dtype=jax.dtypes.canonicalize_dtype(space.dtype))  # noqa: E731
+    return spec._replace(obs=jax.tree.map(narrow, spec.obs, is_leaf=is_space), action=narrow(spec.action))
+
+
 def has_floats(spec: Spec) -> bool:
     """Can an observation or action of this spec be NaN at all?"""
     leaves = [*jax.tree.leaves(spec.obs, is_leaf=is_space), spec.action]
@@ -48,7 +54,35 @@ def _kept_leaf(given: Any, space: Space, n: int, what: str) -> np.ndarray:
         raise ValueError(f"The {what} hold NaN or infinity, which {dtype} cannot carry: mend the environment.")
     if space.n is not None and x.size and not (x.min() >= 0 and x.max() < space.n):
         raise ValueError(f"The {what} go from {x.min()} to {x.max()}, but the spec allows 0 to {space.n - 1}.")
+    _check_range(x, dtype, what)
     return np.array(x, dtype)
+
+
+def _check_range(x: np.ndarray, dtype: Any, what: str) -> None:
+    """Refuse numbers that an integer type would cut off: JAX carries 32 bits of 64."""
+    if x.dtype in (dtype, bool) or not x.size or not np.issubdtype(dtype, np.integer):
+        return
+    limits = np.iinfo(dtype)
+    if x.min() < limits.min or x.max() > limits.max:
+        fix = " JAX carries 32 bits: split each number in two, with a wrapper that returns obs.view(np.uint32)."
+        raise ValueError(
+            f"The {what} go from {x.min()} to {x.max()}, but {dtype} holds only {limits.min} to {limits.max}."
+            f"{fix if dtype.itemsize == 4 else ' Give the space a wider dtype.'}"
+        )
+
+
+def check_batch(batch: Any, call: str, axes: int | None = None) -> None:
+    """Refuse what is not a Transition, or does not lead with so many axes."""
+    if not isinstance(batch, Transition):
+        fix = "join the steps with made.trees.stack(steps)" if isinstance(batch, list | tuple) else "build one"
+        raise ValueError(f"HostBonus.{call} takes a Transition, not a {type(batch).__name__}: {fix}.")
+    shape = np.shape(batch.reward)
+    if axes is not None and len(shape) != axes:
+        fix = "pass made.trees.stack([step])" if len(shape) == 1 else "give the rewards, and all else, these axes"
+        raise ValueError(
+            f"HostBonus.{call} takes steps of all environments with leading axes [T, N], but the rewards have the "
+            f"shape {shape}: {fix}."
+        )
 
 
 def flags(given: Any, n: int, what: str) -> Any:
@@ -69,12 +103,18 @@ def batch_of(batch: Transition, spec: Spec) -> Transition:
     if all(isinstance(x, jax.Array) for x in jax.tree.leaves(batch)):
         return batch
 
-    def cast(spaces: PyTree, x: PyTree) -> PyTree:
+    def cast(spaces: PyTree, x: PyTree, what: str) -> PyTree:
         if not jax.tree.leaves(x):
             return x
-        return jax.tree.map(lambda space, y: arrays.to_jax(y, space.dtype), spaces, x, is_leaf=is_space)
+        return jax.tree.map(lambda space, y: _cast(y, space.dtype, what), spaces, x, is_leaf=is_space)
 
-    parts = {"obs": cast(spec.obs, batch.obs), "next_obs": cast(spec.obs, batch.next_obs)}
-    parts["action"] = cast(spec.action, batch.action)
+    parts = {"obs": cast(spec.obs, batch.obs, "observations"), "next_obs": cast(spec.obs, batch.next_obs, "successors")}
+    parts["action"] = cast(spec.action, batch.action, "actions")
     rest = {name: jax.tree.map(arrays.to_jax, getattr(batch, name)) for name in batch._fields if name not in parts}
     return Transition(**parts, **rest)
+
+
+def _cast(x: Any, dtype: Any, what: str) -> jax.Array:
+    if not isinstance(x, jax.Array) and np.issubdtype(dtype, np.integer):
+        _check_range(arrays.to_numpy(x), np.dtype(dtype), what)
+    return arrays.to_jax(x, dtype)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
@@ -10,7 +11,7 @@ from made.core import Space, Spec
 
 
 def space_of(space: Any) -> PyTree:
-    """A Gymnasium space as Space leaves. Discrete values are carried as int32."""
+    """A Gymnasium space as Space leaves. Discrete values are int32, and 64 bits become 32 where JAX has no more."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
@@ -24,7 +25,7 @@ def space_of(space: Any) -> PyTree:
     if isinstance(space, spaces.Box):
         bounded = bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
         bounds = (float(space.low.min()), float(space.high.max())) if bounded else (None, None)
-        dtype = jnp.float32 if np.issubdtype(space.dtype, np.floating) else jnp.dtype(space.dtype)
+        dtype = jnp.float32 if np.issubdtype(space.dtype, np.floating) else jax.dtypes.canonicalize_dtype(space.dtype)
         return Space(space.shape, dtype, None, *bounds)
     raise ValueError(
         f"{type(space).__name__} spaces are not supported: use Discrete, MultiDiscrete, Box or Dict, and leave any "

@@ -1,1 +1,26 @@
 """Plug-ins for other people's libraries; each module imports what it adapts to."""
+
+import contextlib
+from collections.abc import Iterator
+
+
+class MissingExtra(ModuleNotFoundError, ValueError):
+    """An optional dependency is not installed. The message says how to install it."""
+
+
+@contextlib.contextmanager
+def needs(who: str, extra: str, *libraries: str) -> Iterator[None]:
+    """Import optional libraries inside this block: where one of them is missing, the error names the extra.
+
+    >>> with needs("made.adapters.sb3", "sb3", "no_such_library"):
+    ...     import no_such_library
+    Traceback (most recent call last):
+    made.adapters.MissingExtra: made.adapters.sb3 needs no_such_library: pip install 'made-rl[sb3]'.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in libraries:
+            raise
+        raise MissingExtra(f"{who} needs {name}: pip install 'made-rl[{extra}]'.", name=name) from None

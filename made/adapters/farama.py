@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from made.adapters import needs
 from made.describe import suggest
 from made.grids import GRIDS, MultiRoom, dynamics, make_grid, views, world
 from made.grids.task import LARGEST
@@ -111,7 +112,8 @@ def rooms_of(task: str) -> MultiRoom | None:
 
 def register_rooms() -> None:
     """Make the MultiRoom sizes that RIDE's fork added known to Gymnasium, as the package's own class."""
-    import minigrid  # noqa: F401, importing it registers its tasks
+    with needs("made.adapters.farama", "grid", "minigrid"):
+        import minigrid  # noqa: F401, importing it registers its tasks
 
     for task in GRIDS:
         rooms = rooms_of(task) if task not in gymnasium.registry else None

@@ -10,6 +10,7 @@ from jaxtyping import PyTree
 
 from made import saving
 from made.adapters.share import Share
+from made.bonuses.combine import Lanes
 from made.core import Transition
 from made.host import HostBonus
 
@@ -24,10 +25,19 @@ class Paid(NamedTuple):
     intrinsic: np.ndarray  # tau times the bonus
 
 
+class Beside(NamedTuple):
+    """What a plug-in saves beside its bonus."""
+
+    rows: PyTree  # arrays [n, ...] of one length, which the file decides
+    rest: PyTree
+    about: dict[str, Any]  # entries of the manifest, which must be equal
+
+
 class Waiting:
     """True transitions that wait to be learnt, until every environment has made as many as are asked for.
 
     Where resets take a step of their own, environments fall behind each other by as many steps as they had resets.
+    Once one is far behind, the oldest steps of all are learnt together, and nothing is lost.
     """
 
     def __init__(self, n_envs: int):
@@ -41,16 +51,22 @@ class Waiting:
         self.true.append(np.array(true))
 
     def take(self, length: int) -> Transition | None:
-        """The oldest `length` true steps of every environment, leaves [T, N, ...], or None while one lacks them."""
-        true = np.stack(self.true)
-        if (true.sum(0) < length).any():
-            surplus = len(self.steps) - 4 * length  # one environment does little but reset: let the oldest go
-            if surplus > 0:
-                del self.steps[:surplus], self.true[:surplus]
+        """The oldest `length` true steps of every environment, leaves [T, N, ...], or None while one lacks them.
+
+        Where one lacks them and four times as many wait, the oldest `length` * N of all, leaves [M, 1, ...] with
+        `Lanes` as their extras.
+        """
+        true, extras = np.stack(self.true), ()
+        if (true.sum(0) >= length).all():
+            rows = np.stack([np.flatnonzero(column)[:length] for column in true.T], axis=1)
+            columns = np.arange(self.n_envs)
+        elif len(self.steps) >= 4 * length and true.sum() >= length * self.n_envs:
+            rows, columns = np.argwhere(true)[: length * self.n_envs, :, None].swapaxes(0, 1)
+            extras = Lanes(columns[:, 0].astype(np.int32))
+        else:
             return None
-        rows = np.stack([np.flatnonzero(column)[:length] for column in true.T], axis=1)
-        columns = np.arange(self.n_envs)
         batch = jax.tree.map(lambda *x: np.stack(x)[rows, columns], *self.steps)
+        batch = batch._replace(extras=extras) if extras else batch
         true[rows, columns] = False
         first = len(true) if not true.any() else int(np.flatnonzero(true.any(1))[0])
         self.steps, self.true = self.steps[first:], list(true[first:])
@@ -113,18 +129,27 @@ class Payer:
             self.metrics = {**self.host.update(batch), "coefficient": coefficient}
             self.updates += 1
 
-    def save(self, path: str | PathLike, overwrite: bool = False) -> None:
+    def save(self, path: str | PathLike, overwrite: bool = False, beside: Beside | None = None) -> None:
         """The bonus, and all that is needed to go on as if nothing had happened, in one file."""
         waiting = saving.flat(jax.tree.map(lambda *x: np.stack(x), *self.waiting.steps)) if self.waiting.steps else {}
         arrays = {f"host{name}": x for name, x in saving.flat(self.host.tree()).items()}
         arrays |= {f"own{name}": x for name, x in saving.flat(self._own()).items()}
         arrays |= {f"waiting{name}": x for name, x in waiting.items()}
-        saving.save(path, arrays, self._manifest(), overwrite)
+        if beside is not None:
+            arrays |= {f"rows{name}": x for name, x in saving.flat(beside.rows).items()}
+            arrays |= {f"rest{name}": x for name, x in saving.flat(beside.rest).items()}
+        saving.save(path, arrays, self._manifest(beside), overwrite)
 
-    def load(self, path: str | PathLike) -> None:
-        """Go on from a file that `save` wrote for the same bonus, spaces and number of environments."""
+    def load(self, path: str | PathLike, beside: Beside | None = None) -> Beside | None:
+        """Go on from a file that `save` wrote for the same bonus, spaces and number of environments.
+
+        Returns what was saved beside the bonus, where `beside` says what it looks like.
+        """
         found, manifest = saving.load(path)
-        saving.check(manifest, {**self._manifest(), "began": manifest.get("began")}, path)
+        saving.check(manifest, {**self._manifest(beside), "began": manifest.get("began")}, path)
+        if beside is not None:
+            rows = saving.unflat(_under(found, "rows"), jax.tree.map(lambda x: x[0], beside.rows), free=1)
+            beside = beside._replace(rows=rows, rest=saving.unflat(_under(found, "rest"), beside.rest))
         parts = {name: _under(found, name) for name in ("host", "own", "waiting")}
         host = saving.unflat(parts["host"], self.host.template(manifest["began"]))
         own = saving.unflat({k: v for k, v in parts["own"].items() if k != "['true']"}, self._own(with_true=False))
@@ -136,6 +161,7 @@ class Payer:
         self.updates, self.waiting.steps, self.waiting.true = int(own["updates"]), steps, list(true)
         if self.share is not None:
             self.share.seen = own["share"]
+        return beside
 
     def _own(self, with_true: bool = True) -> dict[str, PyTree]:
         true = np.array(self.waiting.true, bool).reshape(-1, self.host.n_envs)
@@ -143,8 +169,9 @@ class Payer:
         whole |= {} if self.share is None else {"share": self.share.seen}
         return {**whole, "true": true} if with_true else whole
 
-    def _manifest(self) -> dict[str, Any]:
-        return {**self.host.manifest(), "holds": "plug-in", "share": None if self.share is None else self.share.share}
+    def _manifest(self, beside: Beside | None = None) -> dict[str, Any]:
+        whole = {**self.host.manifest(), "holds": "plug-in", "share": None if self.share is None else self.share.share}
+        return whole if beside is None else {**whole, **beside.about}
 
 
 def _under(arrays: saving.Arrays, prefix: str) -> saving.Arrays:

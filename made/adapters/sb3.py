@@ -15,15 +15,19 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from made import views
+from made.adapters import needs
 from made.adapters.paying import Mode, Payer
-from made.adapters.sb3_images import channels_last, last_space
-from made.adapters.sb3_replay import BonusReplayBuffer as BonusReplayBuffer
 from made.core import Bonus
 from made.host import HostBonus
 from made.vectors import with_rows
+
+with needs("made.adapters.sb3", "sb3", "stable_baselines3", "torch"):
+    from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+
+    from made.adapters.sb3_images import channels_last, last_space
+    from made.adapters.sb3_replay import BonusReplayBuffer as BonusReplayBuffer
 
 
 class BonusVecEnv(VecEnvWrapper):

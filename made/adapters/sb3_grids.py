@@ -4,12 +4,16 @@ SB3's own network for images wants 36 x 36 pixels or more, and a view is 7 x 7 c
 """
 
 import gymnasium
-import torch
 from gymnasium.vector import AutoresetMode
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
+from made.adapters import needs
 from made.adapters.gymnasium import PREFIX
-from made.adapters.sb3 import as_vec_env
+
+with needs("made.adapters.sb3_grids", "sb3", "stable_baselines3", "torch"):
+    import torch
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+    from made.adapters.sb3 import as_vec_env
 
 SIZES = (11, 6, 3)  # how many kinds, colours and states a cell may have
 
@@ -39,7 +43,8 @@ def grid_envs(task: str, n: int) -> as_vec_env:
     """
     if task.startswith(PREFIX):
         return as_vec_env(gymnasium.make_vec(task, n, shows=("image", "hash")))
-    import minigrid  # noqa: F401, importing it registers its tasks
+    with needs(f"The task {task!r}", "grid", "minigrid"):
+        import minigrid  # noqa: F401, importing it registers its tasks
 
     keep = [lambda env: gymnasium.wrappers.FilterObservation(env, ["image"])]
     options = {"autoreset_mode": AutoresetMode.SAME_STEP}

@@ -4,7 +4,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
+
+from made.adapters import needs
+
+with needs("made.adapters.sb3_images", "sb3", "stable_baselines3", "torch"):
+    from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
 
 
 def _turned(space: gymnasium.Space) -> bool:

@@ -10,13 +10,17 @@ from typing import Any
 import gymnasium
 import jax
 import numpy as np
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
-from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
-from made.adapters.paying import Mode, Payer
-from made.adapters.sb3_images import channels_last, last_space
+from made.adapters import needs
+from made.adapters.paying import Beside, Mode, Payer
 from made.core import Bonus, Transition
 from made.host import HostBonus
+
+with needs("made.adapters.sb3_replay", "sb3", "stable_baselines3", "torch"):
+    from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+    from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+
+    from made.adapters.sb3_images import channels_last, last_space
 
 
 class BonusReplayBuffer(ReplayBuffer):
@@ -24,7 +28,8 @@ class BonusReplayBuffer(ReplayBuffer):
 
     The bonus learns from the fresh steps, `every` of them at a time. Successors are the true ones: SB3 hands the last
     observation of an episode to `add`. What an episodic bonus noted is kept beside each transition. Dictionary
-    observations need no other class. The bonus is saved by `save(path)`, not with `model.save_replay_buffer`.
+    observations need no other class. `save(path)` and `load(path)` take the place of `model.save_replay_buffer` and
+    `model.load_replay_buffer`: one file holds the transitions and the bonus.
     """
 
     def __new__(cls, buffer_size: int, observation_space: gymnasium.Space, *args: Any, **kwargs: Any):
@@ -62,10 +67,11 @@ class BonusReplayBuffer(ReplayBuffer):
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
         before, after = (self._read(x) for x in (obs, next_obs))
+        began = self._ended | self._elsewhere(before)
         if self.bonus.note is None:
             self.bonus.reset(before)
-        elif self._ended.any():
-            self.bonus.begin(before, self._ended)
+        elif began.any():
+            self.bonus.begin(before, began)
         done = np.asarray(done, bool)
         truncated = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos]) & done
         action = np.asarray(action).reshape((self.n_envs, *self.bonus.spec.action.shape))
@@ -117,18 +123,45 @@ class BonusReplayBuffer(ReplayBuffer):
             return np.reshape(turned, (len(turned), *spaces.shape))
         return {name: np.reshape(turned[name], (-1, *space.shape)) for name, space in spaces.items()}
 
+    def _elsewhere(self, before: Any) -> np.ndarray:
+        """Which environments are not where their last transition led: they were reset from outside, or loaded."""
+        if not self.size():
+            return np.zeros(self.n_envs, bool)
+        last = self._read(jax.tree.map(lambda x: x[self.pos - 1], self.next_observations))
+        differ = np.zeros(self.n_envs, bool)
+        for was, now in zip(jax.tree.leaves(last), jax.tree.leaves(before), strict=True):
+            now = np.asarray(now).astype(was.dtype)
+            unlike = (was != now) & ~((was != was) & (now != now))  # NaN is where NaN was
+            differ |= unlike.reshape(self.n_envs, -1).any(1)
+        return differ
+
     def save(self, path: str | PathLike, overwrite: bool = False) -> None:
-        """The state of the bonus, beside `model.save`."""
-        self.payer.save(path, overwrite)
+        """The transitions and the bonus, in one file beside `model.save`."""
+        self.payer.save(path, overwrite, self._beside(self.size()))
 
     def load(self, path: str | PathLike) -> None:
-        """Go on from what `save` wrote."""
-        self.payer.load(path)
+        """Go on from what `save` wrote for a buffer of the same size, bonus and spaces."""
+        found = self.payer.load(path, self._beside(1))
+        assert found is not None
+        stored = (self._stored(), self._notes)
+        for kept, rows in zip(jax.tree.leaves(stored), jax.tree.leaves(found.rows), strict=True):
+            kept[: len(rows)], kept[len(rows) :] = rows, 0
+        self.pos, self.full, self._ended = int(found.rest["pos"]), bool(found.rest["full"]), found.rest["ended"]
+
+    def _stored(self) -> dict[str, Any]:
+        names = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+        return {name: getattr(self, name) for name in names}
+
+    def _beside(self, n: int) -> Beside:
+        """The first n rows, and where the next one goes."""
+        rows = jax.tree.map(lambda x: x[:n], (self._stored(), self._notes))
+        rest = {"pos": np.int64(self.pos), "full": np.bool_(self.full), "ended": self._ended}
+        return Beside(rows, rest, {"holds": "replay buffer", "buffer_size": self.buffer_size})
 
     def __getstate__(self) -> dict[str, Any]:
         raise ValueError(
-            "A BonusReplayBuffer is not pickled, since its bonus is not: save the bonus with "
-            "model.replay_buffer.save(path), and begin again with an empty buffer."
+            "A BonusReplayBuffer is not pickled, since its bonus is not: call model.replay_buffer.save(path) in the "
+            "place of model.save_replay_buffer(path), and model.replay_buffer.load(path) once the model is loaded."
         )
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from made import views
 from made.agents.dreamer_filters import DOWN, UP, Filters, filters, glorot
 from made.agents.dreamer_leaves import Leaf, leaves_of, split
+from made.describe import check_types
 
 
 class Layout(eqx.Module):
@@ -37,6 +38,7 @@ class Layout(eqx.Module):
     precision: str = eqx.field(static=True, default="float32")  # or "bfloat16": of the products
 
     def __check_init__(self):
+        check_types(self)
         sizes = ("stoch", "deter", "hidden", "units", "depth", "reward", "ends", "value", "actor")
         wrong = [f"{name}={getattr(self, name)}" for name in sizes if getattr(self, name) < 1]
         if wrong:

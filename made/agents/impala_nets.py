@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 from made import nets, trees, views
 from made.agents.recurrent import GATES, Carry, Recurrent
 from made.core import Space, Spec, Transition
-from made.describe import COUNT, check_numbers
+from made.describe import COUNT, check_numbers, check_types
 
 KERNEL = 3
 
@@ -63,6 +63,7 @@ class Layout(eqx.Module):
     precision: str = eqx.field(static=True, default="float32")
 
     def __check_init__(self):
+        check_types(self)
         if len(self.channels) != len(self.strides) or not self.dense:
             raise ValueError(
                 "Layout takes a stride for each convolution and one dense layer or more; got "

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt8
 
 from made.core import Space, Spec
+from made.describe import check_types
 from made.folded import KERNEL, STRIDES, in_blocks, plain, reads_blocks, side_after
 from made.nets import orthonormal
 
@@ -35,6 +36,7 @@ class Layout(eqx.Module):
     precision: str = eqx.field(static=True, default="float32")  # or "bfloat16": of the encoder
 
     def __check_init__(self):
+        check_types(self)
         if self.encoder not in ("pixels", "state") or self.precision not in ("float32", "bfloat16"):
             raise ValueError(
                 f"Layout takes encoder='pixels' or 'state' and precision='float32' or 'bfloat16', got "

@@ -6,12 +6,12 @@ from typing import ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from made import moments
 from made.bonuses.episodic import VisitCounts, beside, inside, with_trace
 from made.core import Bonus, EpisodeMemory, NoMemory
-from made.describe import SHARE, check_numbers
+from made.describe import SHARE, check_numbers, check_types
 from made.learning import named
 
 
@@ -21,6 +21,9 @@ class Flat(Bonus):
     pay: float = 1.0
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ()
+
+    def __check_init__(self):
+        check_types(self)
 
     def init(self, key, spec):
         return ()
@@ -65,6 +68,9 @@ class Scaled(Repaid):
     bonus: Bonus
     scale: float = 1.0
 
+    def __check_init__(self):
+        check_types(self)
+
     def change(self, paid):
         return self.scale * paid
 
@@ -77,6 +83,7 @@ class Clipped(Repaid):
     high: float = 1.0
 
     def __check_init__(self):
+        check_types(self)
         if isinstance(self.low, int | float) and isinstance(self.high, int | float) and self.low > self.high:
             raise ValueError(f"Clipped keeps a bonus within low <= high, got low={self.low}, high={self.high}.")
 
@@ -96,6 +103,12 @@ class Around(Bonus):
     @property
     def memory(self) -> EpisodeMemory:  # type: ignore[override]
         return inside(self.bonus.memory, 0)
+
+
+class Lanes(NamedTuple):
+    """The `extras` of a batch [M, 1, ...] that lacks some transitions of its environments: whose each one was."""
+
+    lane: Int[Array, " M"]
 
 
 class NormalisedState(NamedTuple):
@@ -144,7 +157,15 @@ class Normalised(Around):
     def update(self, state, batch, key):
         inner, metrics = self.bonus.update(state.inner, batch, key)
         paid, sums = self.bonus.reward(inner, batch), state.sums
-        if self.of == "return":
+        if self.of == "return" and isinstance(batch.extras, Lanes):
+
+            def follow(sums, step):
+                lane, b = step
+                total = self.gamma * sums[lane] + b
+                return sums.at[lane].set(total), total
+
+            sums, paid = jax.lax.scan(follow, sums, (batch.extras.lane, paid[:, 0]))
+        elif self.of == "return":
             if paid.shape[1] != self.n_envs:
                 raise ValueError(
                     f"Normalised follows the returns of n_envs={self.n_envs} environments and was given a batch of "

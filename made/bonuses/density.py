@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 
 from made import hashing, moments, rings, trees, views
 from made.core import Density, Transition, table_sizes
-from made.describe import SHARE, check_numbers
+from made.describe import SHARE, check_numbers, check_types
 
 
 class WindowState(NamedTuple):
@@ -31,6 +31,7 @@ class RecentCounts(Density):
     capacity: int = eqx.field(static=True, default=1000)
 
     def __check_init__(self):
+        check_types(self)
         rings.check_window("RecentCounts", self.window, self.capacity)
 
     def init(self, key, spec):
@@ -106,6 +107,7 @@ class HashedRecentCounts(Density):
     view: str = eqx.field(static=True, default="")
 
     def __check_init__(self):
+        check_types(self)
         rings.check_window("HashedRecentCounts", self.window, self.capacity)
         if not 1 <= self.bits <= 30:
             raise ValueError(f"HashedRecentCounts has 2^bits slots with 1 <= bits <= 30, got bits={self.bits}.")
@@ -168,6 +170,7 @@ class Standardised(Density):
     sample: int = eqx.field(static=True, default=512)  # the most pairs of a batch that the moments look at
 
     def __check_init__(self):
+        check_types(self)
         numbers = {"scale": self.scale, "clip": self.clip, "memory": self.memory, "sample": self.sample}
         bad = [f"{name}={x}" for name, x in numbers.items() if isinstance(x, int | float) and x <= 0]
         if bad:

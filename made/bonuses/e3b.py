@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from made.bonuses.embedding import Controllable
 from made.core import Bonus, EpisodeMemory, Note
+from made.describe import check_types
 
 
 class Ellipse(EpisodeMemory):
@@ -46,6 +47,7 @@ class E3B(Bonus):
     reads: ClassVar[tuple[str, ...]] = ("next_note",)
 
     def __check_init__(self):
+        check_types(self)
         if isinstance(self.ridge, int | float) and self.ridge <= 0:
             raise ValueError(f"E3B needs ridge > 0, or C has no inverse at the start; got ridge={self.ridge}.")
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Int, UInt32
 
 from made import views
 from made.core import EpisodeMemory, NoMemory, Note, Transition
+from made.describe import check_types
 
 
 class Visited(NamedTuple):
@@ -30,6 +31,7 @@ class VisitCounts(EpisodeMemory):
     capacity: int = eqx.field(static=True, default=0)  # 0: the task's clock, or 1,000 where it has none
 
     def __check_init__(self):
+        check_types(self)
         if self.capacity < 0:
             raise ValueError(f"VisitCounts keeps capacity={self.capacity} observations: give a positive number, or 0.")
 

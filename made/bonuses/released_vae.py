@@ -10,6 +10,7 @@ from made.bonuses import pixels
 from made.bonuses.likelihood import SYMBOLS, Outline, outline
 from made.bonuses.vae import VAEState, latent_metrics, take_in
 from made.core import Density
+from made.describe import check_types
 from made.learning import Fit, named
 from made.nets import MLP, ConvNet
 
@@ -93,6 +94,7 @@ class ReleasedVAE(Density):
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)
 
     def __check_init__(self):
+        check_types(self)
         rings.check_window("ReleasedVAE", self.window, self.capacity)
         if min(self.latent, self.width, self.fit.batch) < 1:
             raise ValueError(

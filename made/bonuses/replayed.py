@@ -19,6 +19,7 @@ from made.bonuses.re3 import RE3
 from made.bonuses.released_vae import FRAME, ReleasedVAE
 from made.bonuses.vae import VAE
 from made.core import Bonus, Density, Picture, Space, Spec, Transition
+from made.describe import check_types
 
 DRAWS = 512  # recent steps that a density is handed at each update
 
@@ -80,6 +81,7 @@ class Recent(Density):
     window: int = 10_000
 
     def __check_init__(self):
+        check_types(self)
         if isinstance(self.window, int) and self.window < 1:
             raise ValueError(f"A density of the last `window` steps takes a window of at least 1, got {self.window}.")
 

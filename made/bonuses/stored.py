@@ -19,6 +19,7 @@ from made.bonuses.re3 import RE3, RE3State
 from made.bonuses.released import Distilled, ReleasedRND
 from made.bonuses.replayed import Fresh, Replayed, fresh_of
 from made.core import Bonus, EpisodeMemory, NoMemory, Transition
+from made.describe import check_types
 from made.learning import named
 from made.nets import MLP
 
@@ -44,6 +45,9 @@ class StoredRND(Bonus):
     steps: int = eqx.field(static=True, default=0)
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ("next_obs",)
+
+    def __check_init__(self):
+        check_types(self)
 
     def init(self, key, spec):
         return StoredState(self.rnd.init(key, spec), jnp.full((self.steps, self.rnd.width), jnp.nan, jnp.float16))

@@ -94,6 +94,22 @@ def test_next_step_pays_and_learns_only_from_true_steps():
     assert resets > 10 and np.array_equal(envs.bonus.state, counts) and counts.sum() % (EVERY * N) == 0
 
 
+def test_next_step_loses_no_transition_where_lengths_of_episodes_differ():
+    make = lambda most: lambda: gymnasium.make("FrozenLake-v1", is_slippery=False, max_episode_steps=most)  # noqa: E731
+    lanes = SyncVectorEnv([make(1), make(9), make(90)], autoreset_mode=AutoresetMode.NEXT_STEP)
+    envs = BonusVectorWrapper(lanes, Count(power=0.5), every=EVERY)
+    obs, _ = envs.reset(seed=1)
+    counts, ended = np.zeros((16, 4)), np.zeros(N, bool)
+    for action in np.random.default_rng(0).choice([0, 3], (300, N)):  # left and up: in the corner no lake ends
+        after, _, terminated, truncated, _ = envs.step(action)
+        np.add.at(counts, (obs[~ended], action[~ended]), 1)
+        obs, ended = after.copy(), terminated | truncated
+    waiting = envs.payer.waiting
+    for step, true in zip(waiting.steps, waiting.true, strict=True):
+        np.subtract.at(counts, (step.obs[true], step.action[true]), 1)
+    assert np.array_equal(envs.bonus.state, counts) and counts.sum() > 600 and len(waiting.steps) < 4 * EVERY
+
+
 def test_statistics_inside_stay_extrinsic_and_saving_goes_on(tmp_path):
     def new():
         return BonusVectorWrapper(RecordEpisodeStatistics(lakes(AutoresetMode.SAME_STEP)), bonus(), every=EVERY)

@@ -5,15 +5,18 @@ import jax
 import numpy as np
 import pytest
 import torch
+from contracts.settings import CASES, Drift, experience
 
-from made.bonuses import MADE, FirstVisit, HashedCounts, NoBonus
+from made.bonuses import MADE, FirstVisit, HashedCounts, NoBonus, Normalised
 from made.bonuses.rnd import RND
 from made.core import Space, Spec, Transition
+from made.hashing import digest
 from made.host import HostBonus
 from made.trees import stack
 from made.watch import state_action_grid
 
 N = 3
+TABLES = ("hoeffding", "inverse", "bernstein", "made-tabular", "made-geometric")  # over states that are never NaN
 DISCRETE = gymnasium.spaces.Discrete(5), gymnasium.spaces.Discrete(2)
 VECTOR = gymnasium.spaces.Box(-1, 1, (4,), np.float32), gymnasium.spaces.Discrete(2)
 CONTROL = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32), gymnasium.spaces.Box(-1, 1, (2,), np.float32)
@@ -148,27 +151,146 @@ def test_what_is_not_a_number_is_refused_and_changes_nothing(bad):
     assert all(jax.tree.leaves(same))
 
 
-def test_reported_rows_earn_nothing_and_are_never_learnt():
-    """The learner's state is that of the same batch with a good row in the place of the bad one."""
-    hosts = [HostBonus(FirstVisit(small_rnd()), *VECTOR, N, on_bad="report") for _ in range(2)]
-    good, spoilt = vectors(1), vectors(1)
-    spoilt[1] = np.nan
-    metrics = {}
-    for host, seen in zip(hosts, (spoilt, good[[0, 0, 2]]), strict=True):
-        host.reset(good)
-        step = host.observe(good, np.zeros(N, int), np.zeros(N), seen, OFF, OFF)
-        paid = host.reward(step)
-        assert np.isfinite(paid).all() and (paid[1] == 0) == (seen is spoilt)
-        first = step._replace(obs=np.asarray(step.obs)[[0, 0, 2]])  # what stands in for the bad row is the first one
-        metrics[seen is spoilt] = host.update(stack([step if seen is spoilt else first]))
-        for leaf in jax.tree.leaves((host.state, host.memory)):
-            assert np.isfinite(np.asarray(leaf)).all()
-    assert [host.bad for host in hosts] == [1, 0]
-    assert metrics[True]["bad"] == 1 and metrics[False]["bad"] == 0
-    same = jax.tree.map(lambda a, b: np.array_equal(a, b), *(host.state for host in hosts))
-    assert all(jax.tree.leaves(same))
-    whole = stack([hosts[0].observe(good, np.zeros(N, int), np.zeros(N), np.full((N, 4), np.nan), OFF, OFF)])
-    assert hosts[0].update(whole) == {"bad": 3.0}  # nothing good was left, so nothing was learnt
+def equal(a, b):
+    return all(jax.tree.leaves(jax.tree.map(lambda x, y: np.allclose(x, y, rtol=1e-5, atol=1e-6), a, b)))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in (*TABLES, "made-counts")])
+def test_reported_transitions_are_left_out_of_the_update_of_every_bonus(name):
+    """An update with a step spoilt everywhere leaves the state of one that was never given this step."""
+    bonus = CASES[name]()
+    env, state, batch, _ = experience(bonus, Drift())
+    spoilt = batch._replace(next_obs=batch.next_obs.at[2, :, 0].set(np.nan))
+    rest = jax.tree.map(lambda x: np.delete(np.asarray(x), 2, axis=0), batch)
+    hosts = [HostBonus(bonus, env.spec, n_envs=batch.reward.shape[1], on_bad="report", state=state) for _ in range(2)]
+    told = [host.update(given) for host, given in zip(hosts, (spoilt, rest), strict=True)]
+    assert told[0].pop("bad") == batch.reward.shape[1] and told[1].pop("bad") == 0
+    assert equal(hosts[0].state, hosts[1].state) and equal(*told)
+
+
+def test_reported_transitions_here_and_there_are_not_counted():
+    """Every environment sees states of its own, each once; four of them are spoilt."""
+    seen = np.arange(4 * N * 4, dtype=np.float32).reshape(4, N, 4)
+    good = np.ones((4, N), bool)
+    good[[0, 1, 1, 3], [0, 1, 2, 1]] = False
+    spoilt = np.where(good[..., None], seen, np.nan).astype(np.float32)
+    off = np.zeros((4, N), bool)
+    batch = Transition(seen, np.zeros((4, N), int), np.zeros((4, N)), spoilt, off, off)
+    host = HostBonus(HashedCounts(), *CONTROL[:1], DISCRETE[1], N, on_bad="report")
+    assert host.update(batch)["bad"] == 4
+    assert float(host.state.counts.sum()) == good.sum() and float(host.state.counts.max()) == 1
+    assert host.reward(batch).tolist() == good.astype(float).tolist()
+
+
+def test_reported_transitions_do_not_enter_the_window_of_recent_counts():
+    rows = np.arange(4 * N * 4, dtype=np.float32).reshape(4, N, 4) % 24
+    spoilt = rows.copy()
+    spoilt[2, :, 3] = np.inf
+    off = np.zeros((4, N), bool)
+    batch = Transition(spoilt, np.zeros((4, N), int), np.zeros((4, N)), rows, off, off)
+    rest = jax.tree.map(lambda x: x[[0, 1, 3]], batch)
+    hosts = [HostBonus(CASES["made-counts"](), *VECTOR, N, on_bad="report") for _ in range(2)]
+    told = [host.update(given) for host, given in zip(hosts, (batch, rest), strict=True)]
+    assert [one.pop("bad") for one in told] == [N, 0]
+    assert equal(hosts[0].state, hosts[1].state) and equal(*told)
+
+
+def test_the_returns_of_each_environment_go_on_past_its_reported_transitions():
+    bonus = Normalised(HashedCounts(power=0.0), of="return", gamma=0.5, n_envs=N)  # which pays 1 for everything
+    seen = np.zeros((3, N, 4), np.float32)
+    seen[[0, 1, 1], [0, 0, 2], 0] = np.nan
+    off = np.zeros((3, N), bool)
+    host = HostBonus(bonus, *VECTOR, N, on_bad="report")
+    host.update(Transition(np.zeros_like(seen), np.zeros((3, N), int), np.zeros((3, N)), seen, off, off))
+    assert host.state.sums.tolist() == [1.0, 1.75, 1.5]
+    returns = [1, 1, 1.5, 1.75, 1, 1.5]
+    assert np.isclose(float(host.state.paid.count), 6) and np.isclose(float(host.state.paid.mean), np.mean(returns))
+
+
+def test_where_nothing_good_is_left_nothing_is_learnt():
+    host = HostBonus(small_rnd(), *VECTOR, N, on_bad="report")
+    host.reset(vectors())
+    before = host.state
+    nothing = host.observe(vectors(), np.zeros(N, int), np.zeros(N), np.full((N, 4), np.nan), OFF, OFF)
+    assert host.reward(nothing).tolist() == [0, 0, 0] and host.bad == 3
+    assert host.update(stack([nothing])) == {"bad": 3.0} and equal(before, host.state)
+
+
+def test_a_reported_observation_does_not_enter_the_memory_of_the_episode():
+    """Zeros are seen first after the observation that is NaN, and are new then."""
+    host = HostBonus("first-visit", *VECTOR, N, on_bad="report")
+    host.reset(np.ones((N, 4)))
+    paid, obs = [], np.ones((N, 4))
+    for after in (np.full((N, 4), np.nan), np.zeros((N, 4)), np.ones((N, 4)), np.zeros((N, 4))):
+        paid.append(host.reward(host.observe(np.ones((N, 4)), *walk(host, obs)[1:3], after, OFF, OFF)).tolist())
+    assert paid == [[0] * N, [1] * N, [0] * N, [0] * N]
+
+
+HUGE = gymnasium.spaces.Box(-(2**60), 2**60, (2,), np.int64)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
+def test_whole_numbers_of_64_bits_are_refused_where_they_would_be_cut_off(kind):
+    host, hashed = (HostBonus(name, HUGE, DISCRETE[1], N) for name in ("first-visit", "hashed"))
+    small, cut = (np.full((N, 2), x) for x in (1, 1 + 2**32))
+    rest = np.zeros(N, int), np.zeros(N)
+    host.reset(small)
+    told = r"go from 4294967297 to 4294967297, but int32 holds only -2147483648 to 2147483647\. .*obs\.view"
+    for call in (
+        lambda: host.reset(kind(cut)),
+        lambda: host.observe(small, *rest, kind(cut), OFF, OFF),
+        lambda: host.begin(kind(cut), ~OFF),
+        lambda: hashed.update(Transition(*(x[None] for x in (kind(small), *rest, kind(cut), OFF, OFF)))),
+    ):
+        with pytest.raises(ValueError, match=told):
+            call()
+    whole = HostBonus("hashed", gymnasium.spaces.Discrete(2**40), DISCRETE[1], N)
+    with pytest.raises(ValueError, match="but int32 holds only"):
+        whole.reset(np.full(N, 1 + 2**32))
+    narrow = HostBonus("hashed", gymnasium.spaces.Box(0, 255, (2,), np.uint8), DISCRETE[1], N)
+    with pytest.raises(ValueError, match=r"go from 256 to 256, but uint8 holds only 0 to 255\. Give the space a wider"):
+        narrow.reset(np.full((N, 2), 256))
+
+
+@pytest.mark.parametrize("name", ["first-visit", "hashed", "rnd", "re3"])
+def test_small_numbers_of_64_bits_are_those_of_32(name):
+    paid = []
+    for dtype in (np.int64, np.int32):
+        host = HostBonus(name, gymnasium.spaces.Box(-9, 9, (2,), dtype), DISCRETE[1], N)
+        first, after = (np.array(x, dtype) for x in ([[-5, 1]] * N, [[-5, 1], [2, 3], [-9, 9]]))
+        host.reset(first)
+        step = host.observe(first, np.zeros(N, dtype), np.zeros(N), after, OFF, OFF)
+        host.update(stack([step]))
+        paid.append(host.reward(step))
+    assert np.array_equal(*paid)
+
+
+def test_64_bits_are_hashed_where_jax_carries_them():
+    with jax.enable_x64(True):
+        whole = np.array([1, 1 + 2**32, 1 << 40, 1])
+        fine = np.array([0.0, 1e-300, 1.0, -0.0])
+        for numbers in (whole, whole.astype(np.uint64), fine):
+            one, other, third, same = (digest(jax.numpy.asarray(x)).tolist() for x in numbers)
+            assert one == same and one not in (other, third) and other != third
+
+
+def test_errors_that_say_the_fix():
+    with pytest.raises(ValueError, match=r"The bonus is the class RND, but an object is needed: pass RND\(\)"):
+        HostBonus(RND, *VECTOR, N)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"The bonus is the function MADE\.\w+, .* pass MADE\.\w+\(\)"):
+        HostBonus(MADE.hashed, *VECTOR, N)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must be a Bonus or a name such as 'rnd', not a int"):
+        HostBonus(3, *VECTOR, N)  # type: ignore[arg-type]
+    host = HostBonus(small_rnd(), *VECTOR, N)
+    host.reset(vectors())
+    step = host.observe(*walk(host, vectors()))
+    for call in (host.update, host.reward):
+        with pytest.raises(ValueError, match=r"takes a Transition, not a list: join the steps with made.trees.stack"):
+            call([step, step])
+        with pytest.raises(ValueError, match="takes a Transition, not a dict: build one"):
+            call(step._asdict())
+    with pytest.raises(ValueError, match=r"rewards have the shape \(3,\): pass made.trees.stack\(\[step\]\)"):
+        host.update(step)
 
 
 def test_begin_restarts_the_episodes_of_some_environments_alone():

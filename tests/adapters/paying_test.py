@@ -51,12 +51,31 @@ def test_steps_that_only_reset_are_left_out_and_nothing_true_is_lost():
     assert learnt[:, 1].tolist() == [t for t in range(18) if t % 3 != 2]
 
 
-def test_an_environment_that_never_steps_does_not_fill_the_memory():
-    waiting = Waiting(N)
+def test_an_environment_that_never_steps_neither_fills_the_memory_nor_holds_up_the_others():
+    waiting, learnt = Waiting(N), []
     for t in range(100):
         waiting.add(numbered(t), np.array([True, False]))
-        assert waiting.take(4) is None
-    assert len(waiting.steps) == 16 == len(waiting.true)
+        if (batch := waiting.take(4)) is not None:
+            assert batch.obs.shape == (8, 1) and batch.extras.lane.tolist() == [0] * 8
+            learnt += batch.obs[:, 0].tolist()
+        assert len(waiting.steps) == len(waiting.true) <= 16
+    assert learnt + [int(step.obs[0]) for step in waiting.steps] == list(range(100))
+
+
+def test_one_far_behind_is_learnt_with_the_others_and_each_step_once():
+    waiting, learnt, given = Waiting(N), [], []
+    for t in range(300):
+        true = np.array([True, t % 2 == 0])
+        given += [(t, i) for i in np.flatnonzero(true)]
+        waiting.add(numbered(t), true)
+        if (batch := waiting.take(4)) is not None:
+            lanes = batch.extras.lane[:, None] if batch.extras else np.broadcast_to(np.arange(N), batch.obs.shape)
+            learnt += [(int(t), int(i)) for t, i in zip(batch.obs.ravel(), lanes.ravel(), strict=True)]
+        assert len(waiting.steps) <= 17
+    left = [
+        (int(x.obs[0]), i) for x, true in zip(waiting.steps, waiting.true, strict=True) for i in np.flatnonzero(true)
+    ]
+    assert sorted(learnt + left) == given and len(learnt) > 400
 
 
 def test_a_share_pays_that_much_in_an_episode_whatever_the_units():

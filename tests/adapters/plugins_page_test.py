@@ -37,7 +37,7 @@ def test_ppo_with_made(tmp_path, monkeypatch):
 
 def test_sac_with_a_bonus_in_its_buffer(tmp_path, monkeypatch):
     space = run(SNIPPETS[1].replace("1_000_000", "8"), tmp_path, monkeypatch)
-    assert space["model"].replay_buffer.pos == 8 and (tmp_path / "rnd.safetensors").is_file()
+    assert space["model"].replay_buffer.pos == 8 and (tmp_path / "buffer.safetensors").is_file()
 
 
 def test_gymnasium_wrapper(tmp_path, monkeypatch, capsys):
@@ -46,7 +46,15 @@ def test_gymnasium_wrapper(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("[") == 2
 
 
-def test_any_loop(tmp_path, monkeypatch):
+def test_the_minigrid_package(tmp_path, monkeypatch, capsys):
     space = run(SNIPPETS[3], tmp_path, monkeypatch)
+    assert set(space["obs"]) == {"image", "hash"} and space["horizon"] == 250
+    assert capsys.readouterr().out.startswith("(4, 7, 7, 3) (4, 2) [")
+    visits = np.asarray(space["envs"].bonus.note.trace[0])  # of the present state, in this episode
+    assert (visits >= 1).all() and len(np.unique(space["obs"]["hash"], axis=0)) > 1
+
+
+def test_any_loop(tmp_path, monkeypatch):
+    space = run(SNIPPETS[4], tmp_path, monkeypatch)
     assert isinstance(space["intrinsic"], torch.Tensor) and space["intrinsic"].shape == (16, 4)
-    assert space["metrics"] and len(SNIPPETS) == 4
+    assert space["metrics"] and len(SNIPPETS) == 5

@@ -1,6 +1,10 @@
 """Stable-Baselines3: tiny real runs of PPO, DQN and SAC, each number against HostBonus on the same transitions."""
 
+import importlib
 import pickle
+import sys
+import tomllib
+from pathlib import Path
 
 import gymnasium
 import jax
@@ -13,10 +17,14 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecTransposeImage
 
 import made.adapters.gymnasium
+from made.adapters import needs
+from made.adapters.farama import package_envs
 from made.adapters.sb3 import BonusReplayBuffer, BonusVecEnv, as_vec_env
+from made.adapters.sb3_grids import grid_envs
 from made.bonuses import Count, FirstVisit, HashedCounts
 from made.host import HostBonus
 from made.trees import stack
+from made.vectors import with_rows
 
 N, EVERY = 3, 8
 LAKE = {"is_slippery": False, "max_episode_steps": 6}
@@ -245,6 +253,66 @@ def test_sac_takes_the_buffer_too_and_the_bonus_is_saved_beside_it(tmp_path):
         pickle.dumps(buffer)  # as model.save_replay_buffer does
 
 
+def filled(parts, steps, seed=0, size=12):
+    """A buffer that two environments have filled."""
+    venv = DummyVecEnv([lambda: Dots(parts)] * 2)
+    options = {"bonus": FirstVisit(HashedCounts(bits=8)), "every": 4, "horizon": 4, "seed": seed}
+    buffer = BonusReplayBuffer(size, venv.observation_space, venv.action_space, "cpu", 2, **options)
+    go_on(buffer, venv, venv.reset(), steps)
+    return buffer
+
+
+def go_on(buffer, venv, obs, steps):
+    for t in range(steps):
+        action = np.full(2, t % 2)
+        after, reward, done, infos = venv.step(action)
+        last = [info["terminal_observation"] if d else None for info, d in zip(infos, done, strict=True)]
+        buffer.add(obs, with_rows(after, last, done) if done.any() else after, action, reward, done, infos)
+        obs = after
+    return obs
+
+
+def sampled(buffer):
+    np.random.seed(3)
+    return jax.tree.map(np.asarray, tuple(buffer.sample(50)))
+
+
+@pytest.mark.parametrize("parts", [False, True], ids=["box", "dict"])
+@pytest.mark.parametrize("steps", [0, 5, 17], ids=["empty", "begun", "full"])
+def test_a_buffer_and_its_bonus_come_back_together(parts, steps, tmp_path):
+    one, other = filled(parts, steps), filled(parts, 4, seed=9)
+    one.save(tmp_path / "buffer")
+    other.load(tmp_path / "buffer")
+    assert (other.pos, other.full, other.size()) == (one.pos, one.full, one.size())
+    ways = [DummyVecEnv([lambda: Dots(parts)] * 2) for _ in range(2)]
+    if steps:
+        assert jax.tree.all(jax.tree.map(np.array_equal, sampled(one), sampled(other)))
+    for buffer, way in zip((one, other), ways, strict=True):
+        go_on(buffer, way, way.reset(), 9)
+    assert jax.tree.all(jax.tree.map(np.array_equal, sampled(one), sampled(other)))
+    assert jax.tree.all(jax.tree.map(np.array_equal, one.bonus.state, other.bonus.state))
+    assert one.payer.updates == other.payer.updates
+
+
+def test_a_buffer_of_another_size_or_a_bonus_alone_is_refused(tmp_path):
+    buffer = filled(False, 5)
+    buffer.save(tmp_path / "buffer")
+    with pytest.raises(ValueError, match="buffer_size = 6, but here it is 10"):
+        filled(False, 5, size=20).load(tmp_path / "buffer")
+    buffer.payer.save(tmp_path / "alone")
+    with pytest.raises(ValueError, match="holds = 'plug-in', but here it is 'replay buffer'"):
+        buffer.load(tmp_path / "alone")
+
+
+def test_an_episode_that_is_left_in_the_middle_is_a_new_one_for_the_bonus():
+    """As at a second call of `learn`, which resets the environments: the start is no longer among what was visited."""
+    buffer = BonusReplayBuffer(16, *TABLE, "cpu", 2, bonus="first-visit", every=4)
+    for at, to in ((0, 1), (1, 2), (5, 1), (1, 2)):
+        buffer.add(*(np.full(2, x) for x in (at, to, 0)), np.zeros(2), np.zeros(2, bool), [{}, {}])
+    drawn = buffer.sample(100)
+    assert (drawn.rewards == 1).all()
+
+
 def test_what_cannot_work_is_refused():
     class Forgetful(DummyVecEnv):
         def step_wait(self):
@@ -260,3 +328,34 @@ def test_what_cannot_work_is_refused():
         BonusReplayBuffer(8, *TABLE, bonus="none", optimize_memory_usage=True, handle_timeout_termination=False)
     with pytest.raises(ValueError, match="as_vec_env needs SAME_STEP"):
         as_vec_env(gymnasium.make_vec("made/MiniGrid-Empty-5x5-v0", 2, autoreset_mode=AutoresetMode.NEXT_STEP))
+
+
+@pytest.mark.parametrize("name", ["sb3", "sb3_grids", "sb3_images", "sb3_replay"])
+def test_without_the_extra_an_import_says_what_to_install(name, monkeypatch):
+    for module in [module for module in sys.modules if module.split(".")[0] == "stable_baselines3"]:
+        monkeypatch.setitem(sys.modules, module, None)
+    for module in [module for module in sys.modules if module.startswith("made.adapters.sb3")]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(ImportError, match=r"needs stable_baselines3: pip install 'made-rl\[sb3\]'") as caught:
+        importlib.import_module(f"made.adapters.{name}")
+    assert isinstance(caught.value, ValueError)
+
+
+def test_the_package_s_tasks_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "minigrid", None)
+    for make in (grid_envs, package_envs):
+        with pytest.raises(ImportError, match=r"needs minigrid: pip install 'made-rl\[grid\]'"):
+            make("MiniGrid-Empty-5x5-v0", 2)
+
+
+def test_an_import_that_fails_inside_an_installed_library_is_not_hidden():
+    with pytest.raises(ModuleNotFoundError, match="another"), needs("x", "sb3", "stable_baselines3"):
+        raise ModuleNotFoundError("No module named 'another'", name="another")
+
+
+def test_the_extra_does_not_pin_torch_and_the_tests_do():
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    torch = {name: [one for one in extras[name] if one.startswith("torch")] for name in ("sb3", "test")}
+    assert torch["sb3"] == ["torch>=2.8"] and torch["test"][0].startswith("torch==")

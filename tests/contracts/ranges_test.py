@@ -4,12 +4,18 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
+from contracts.settings import COMBINED
 
 from made.agents import AGENTS
-from made.bonuses import BONUSES
+from made.agents.dreamer import Dreamer
+from made.agents.rad import RAD
+from made.bonuses import BONUSES, RND, VAE, Count
 from made.describe import override
 from made.experiments import experiments
+from made.learning import Fit
 from made.results.store import Scale
 from made.tasks import TASKS
 from made.training.plan import build_run
@@ -57,6 +63,31 @@ def unchecked(thing: Any) -> list[str]:
     return sorted(field for field in taken(thing, "-1") - FREE if not field.endswith((".iterations", ".every")))
 
 
+def replaced(thing: Any, path: list[str], value: Any) -> Any:
+    """A copy with another value at that path, made by the constructors that users call."""
+    if not path:
+        return value
+    if isinstance(thing, tuple):
+        at = int(path[0])
+        return (*thing[:at], replaced(thing[at], path[1:], value), *thing[at + 1 :])
+    return dataclasses.replace(thing, **{path[0]: replaced(getattr(thing, path[0]), path[1:], value)})
+
+
+def untyped(thing: Any) -> list[str]:
+    """The fields for numbers that take what is none, or that fail with anything but a clear ValueError."""
+    found = set()
+    for path, field in numbers(thing):
+        for value in ("a", None, [1], True, float("nan")):
+            try:
+                replaced(thing, path.split("."), value)
+            except ValueError as error:
+                if field.split(".")[1] not in str(error):
+                    found.add(f"{field}: {error}")
+            else:
+                found.add(f"{field} takes {value!r}")
+    return sorted(found)
+
+
 ADVICE = "give it a range with made.describe.check_numbers, or a place in FREE"
 
 
@@ -84,3 +115,31 @@ def test_numbers_of_tasks(name):
 def test_numbers_of_experiments(name):
     trials = experiments()[name].trials(Scale.SMOKE)
     assert not sorted({field for trial in trials.values() for field in unchecked(trial)}), ADVICE
+
+
+@pytest.mark.parametrize("name", {**BONUSES, **COMBINED})
+def test_bonuses_refuse_what_is_no_number(name):
+    assert not untyped({**BONUSES, **COMBINED}[name]()), ADVICE
+
+
+@pytest.mark.parametrize("make", [*AGENTS.values(), RAD, Dreamer])
+def test_agents_refuse_what_is_no_number(make):
+    assert not untyped(make()), ADVICE
+
+
+def test_a_number_that_is_none_is_refused_in_words():
+    with pytest.raises(ValueError, match="RND takes a whole number as embedding, got 'a': 128 is usual"):
+        RND(embedding="a")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"RND takes a whole number as embedding, got 1\.5"):
+        RND(embedding=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="Count takes a number as power, got nan"):
+        Count(power=float("nan"))
+
+
+def test_traced_and_stacked_numbers_pass():
+    powers = jax.numpy.array([0.5, 1.0])
+    stacked = jax.vmap(lambda power: Count(power=power))(powers)
+    assert stacked.power.tolist() == [0.5, 1.0]
+    assert float(jax.jit(lambda rate: RND(fit=Fit(rate)).fit.learning_rate)(0.25)) == 0.25
+    assert jax.eval_shape(lambda window: VAE(window=window).window, 3).shape == ()
+    assert dataclasses.replace(stacked, v_max=np.float32(2)).v_max == 2 and Count(power=1).power == 1
