@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 
 from made import trees
 from made.core import Space, Spec
-from made.describe import describe
+from made.describe import to_dict
 
 FORMAT, VERSION = "made-bonus", 1
 _KEY, _SEAL = "made", "seal"  # of the header's metadata; of the manifest's own checksum in it
@@ -85,7 +85,7 @@ def manifest_of(bonus: Any, spec: Spec, n_envs: int, **more: Any) -> dict[str, A
         "format": FORMAT,
         "version": VERSION,
         "made": _made(),
-        "bonus": describe(bonus),
+        "bonus": to_dict(bonus),
         "spec": _plain(spec),
         "n_envs": n_envs,
         **more,

@@ -11,7 +11,7 @@ from made.bonuses.calibrated import Calibrated
 from made.bonuses.combine import FirstVisit
 from made.control import CONTROL
 from made.core import Bonus, Environment
-from made.describe import describe, override, suggest
+from made.describe import override, suggest, to_dict
 from made.grids import GRIDS, Grid, make_grid
 from made.run import Run
 from made.schedules import Constant
@@ -45,7 +45,7 @@ class Plan(NamedTuple):
     @property
     def configuration(self) -> dict[str, Any]:
         """What must be the same to go on with a run. Its length may differ: a longer one goes on further."""
-        fields = describe(self.run)
+        fields = to_dict(self.run)
         return {**{x: y for x, y in fields.items() if x not in ("class", "iterations")}, "seeds": list(self.seeds)}
 
 

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from made import trees
 from made.adapters.hosts import Hosted
-from made.describe import describe
+from made.describe import to_dict
 from made.grids import Grid
 from made.rollout import Reserve, begin, rollout
 from made.run import Run, RunState
@@ -73,7 +73,7 @@ def _asked(out: Path) -> Train:
 
 def as_recorded(thing: Any, recorded: Any) -> Any:
     """The object with the settings that were recorded of it, where they differ: defaults may have changed since."""
-    if describe(thing) == recorded:
+    if to_dict(thing) == recorded:
         return thing
     if dataclasses.is_dataclass(thing) and isinstance(recorded, dict) and recorded["class"] == type(thing).__name__:
         names = [field.name for field in dataclasses.fields(thing) if field.init and field.name in recorded]

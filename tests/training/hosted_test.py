@@ -20,7 +20,7 @@ from made.agents import AGENTS, IMPALA
 from made.agents.impala_nets import Layout
 from made.bonuses import FirstVisit, HashedCounts, NoBonus
 from made.core import Agent
-from made.describe import describe
+from made.describe import to_dict
 from made.grids import Grid
 from made.host import HostBonus, HostEnvironment, HostRollout
 from made.run import start
@@ -218,8 +218,8 @@ def test_policies_that_are_never_paid_are_not_called_the_same():
 
 def test_a_run_is_made_again_with_the_settings_that_were_recorded():
     asked = IMPALA(Layout((4,), (2,), (8,), "lstm", 8), learning_rate=0.5)
-    assert as_recorded(IMPALA(), describe(asked)) == asked != IMPALA()
-    assert as_recorded(GATED, describe(FirstVisit(NoBonus()))) == GATED, "another class is left for the check after it"
+    assert as_recorded(IMPALA(), to_dict(asked)) == asked != IMPALA()
+    assert as_recorded(GATED, to_dict(FirstVisit(NoBonus()))) == GATED, "another class is left for the check after it"
 
 
 def test_a_policy_of_the_package_plays_in_the_compiled_grid(tmp_path, capsys, monkeypatch):
