@@ -28,6 +28,7 @@ from made.core import Space, Spec
 from made.describe import to_dict
 
 FORMAT, VERSION = "made-bonus", 1
+RUN_FORMAT = 2  # of a training run's run.json: 2 has the whole configuration and the options
 _KEY, _SEAL = "made", "seal"  # of the header's metadata; of the manifest's own checksum in it
 
 _PIECE = 1 << 26  # bytes that are on their way at once
@@ -266,6 +267,16 @@ def _digest(arrays: Mapping[str, Any]) -> str:
         for piece in _pieces(arrays[name]):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def demand_layout(run: Mapping[str, Any], path: str | os.PathLike) -> None:
+    """Refuse the run.json of a training run that was written in another layout."""
+    if run.get("format") != RUN_FORMAT:
+        commit = next((str(x["commit"]) for x in run["sessions"] if isinstance(x, dict) and x.get("commit")), "unknown")
+        raise ValueError(
+            f"{path} has layout {run.get('format')} and this version of made reads layout {RUN_FORMAT}: train again "
+            f"in another folder, or use the version it was made with, commit {commit}."
+        )
 
 
 def check(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str | os.PathLike) -> None:

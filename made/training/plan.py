@@ -44,9 +44,8 @@ class Plan(NamedTuple):
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """What must be the same to go on with a run. Its length may differ: a longer one goes on further."""
-        fields = to_dict(self.run)
-        return {**{x: y for x, y in fields.items() if x not in ("class", "iterations")}, "seeds": list(self.seeds)}
+        """The whole run and its seeds as data, which `folder.configured` reads back."""
+        return {**to_dict(self.run), "seeds": list(self.seeds)}
 
 
 def amount(text: str, option: str) -> int:
