@@ -57,6 +57,9 @@ from made.schedules import Exponential as Exponential
 from made.schedules import Power as Power
 from made.tasks import TASKS as TASKS
 from made.tasks import make as make
+from made.training.playing import LoadedRun as LoadedRun
+from made.training.playing import Policy as Policy
+from made.training.playing import load_run as load_run
 from made.trial import execute as execute
 
 __version__ = "0.1.0"

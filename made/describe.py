@@ -1,20 +1,30 @@
-"""A configuration as plain data: what is stored, hashed, printed and overridden, and the ranges of its numbers.
+"""A configuration as plain data, both ways: stored, read back, hashed and overridden, and the ranges of its numbers.
 
 The object graph itself is the configuration, so there is nothing to keep in step with it.
 """
 
 import ast
+import base64
 import dataclasses
 import difflib
+import functools
 import hashlib
+import importlib
+import importlib.metadata
+import inspect
 import json
 import math
+import re
+import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 MANY, SOME = 60, 20  # names beyond which an error lists some
@@ -41,23 +51,28 @@ _HOLDS: dict[str, Callable[[Any], bool]] = {
 OMIT_DEFAULT = MappingProxyType({"omit_default": True})
 
 
-def describe(thing: Any) -> Any:
-    """The object graph as dictionaries, lists and numbers."""
+def to_dict(thing: Any) -> Any:
+    """The configuration as dictionaries, lists and numbers: JSON can hold it, and `from_dict` reads it back.
+
+    A class of made is stored under its name, any other class as `module:Name`. Arrays are stored with their content.
+    A function is stored by name only and cannot be read back.
+    """
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        described = (f for f in dataclasses.fields(thing) if not _omitted(f, getattr(thing, f.name)))
-        fields = {f.name: describe(getattr(thing, f.name)) for f in described}
-        return {"class": type(thing).__name__, **fields}
+        written = (f for f in dataclasses.fields(thing) if not _omitted(f, getattr(thing, f.name)))
+        fields = {f.name: to_dict(getattr(thing, f.name)) for f in written}
+        return {"class": _class_name(type(thing)), **fields}
     if isinstance(thing, np.ndarray | jax.Array) and np.ndim(thing):
         content = np.ascontiguousarray(thing)
-        return {"array": list(content.shape), "sha256": hashlib.sha256(content.tobytes()).hexdigest()[:16]}
+        values = base64.b64encode(content.tobytes()).decode()
+        return {"array": list(content.shape), "dtype": content.dtype.name, "base64": values}
     if isinstance(thing, np.ndarray | jax.Array | np.generic):
         return np.asarray(thing).item()
     if isinstance(thing, tuple | list):
-        return [describe(x) for x in thing]
+        return [to_dict(x) for x in thing]
     if isinstance(thing, dict):
-        return {str(name): describe(x) for name, x in thing.items()}
+        return {str(name): to_dict(x) for name, x in thing.items()}
     if callable(thing):
-        return getattr(thing, "__qualname__", type(thing).__name__)
+        return {"function": getattr(thing, "__qualname__", type(thing).__name__)}
     return thing
 
 
@@ -65,9 +80,133 @@ def _omitted(field: dataclasses.Field, value: Any) -> bool:
     return "omit_default" in field.metadata and value == field.default
 
 
+def from_dict(data: Any, allow: Sequence[str] = ()) -> Any:
+    """The configuration that `to_dict` stored, with lists as tuples: `from_dict(to_dict(config)) == config`.
+
+    Args:
+        data: What `to_dict` returned, as it is or read from JSON.
+        allow: Modules outside made that may be imported to find a class, such as `["mypackage"]`; theirs too. Modules
+            that are imported already and those of installed plug-ins need no permission. Nothing else is imported.
+
+    Raises:
+        ValueError: A class or a field is unknown or missing, or the module of a class may not be imported.
+    """
+    return _read(data, tuple(allow), "", Any)
+
+
+_OTHER_VERSION = "It was written by another version of made: use that version, or write it again with this one."
+_PLAIN = {bool: bool, int: int | float, float: int | float, str: str}
+PLUG_INS = ("made.bonuses", "made.agents", "made.envs")  # groups of entry points
+
+
+def _read(data: Any, allow: tuple[str, ...], path: str, declared: Any) -> Any:
+    """The object at that path, whose field is declared with that type."""
+    if isinstance(data, list):
+        return tuple(_read(x, allow, f"{path}.{i}", declared) for i, x in enumerate(data))
+    at = path.lstrip(".") or "the configuration"
+    if not isinstance(data, dict):
+        if declared in _PLAIN and not isinstance(data, _PLAIN[declared]):
+            raise ValueError(f"{at} takes a {declared.__name__}, not {data!r}. {_OTHER_VERSION}")
+        return data
+    if "class" in data:
+        return _object(data, allow, path, at, _find(data["class"], allow, at, declared))
+    if "array" in data:
+        return _array(data, at)
+    if "function" in data:
+        raise ValueError(f"{at} is a function, {data['function']}, and only its name was stored: make it a class.")
+    return {name: _read(x, allow, f"{path}.{name}", Any) for name, x in data.items()}
+
+
+def _object(data: dict[str, Any], allow: tuple[str, ...], path: str, at: str, kind: type) -> Any:
+    given, fields = {x: y for x, y in data.items() if x != "class"}, {f.name: f.type for f in dataclasses.fields(kind)}
+    optional = {f.name for f in dataclasses.fields(kind) if "omit_default" in f.metadata}
+    for name in (*given, *fields):
+        if name not in fields or (name not in given and name not in optional):
+            fault = "lacks the field" if name in fields else "has an unknown field,"
+            raise ValueError(f"{at}, a {kind.__name__}, {fault} {name!r}. {_OTHER_VERSION}")
+    parts = {name: _read(x, allow, f"{path}.{name}", fields[name]) for name, x in given.items()}
+    taken = inspect.signature(kind).parameters
+    try:
+        made = kind(**{name: x for name, x in parts.items() if name in taken})
+    except TypeError as error:
+        raise ValueError(f"{at} cannot be a {kind.__name__} with these fields: {error}. {_OTHER_VERSION}") from error
+    for name, x in given.items():  # fields that follow from others included
+        if json.dumps(to_dict(getattr(made, name))) != json.dumps(x):
+            raise ValueError(f"{at}.{name} is now {getattr(made, name)!r}, not {parts[name]!r}. {_OTHER_VERSION}")
+    return made
+
+
+def _array(data: dict[str, Any], at: str) -> Any:
+    try:
+        content = base64.b64decode(data["base64"], validate=True)
+        stored = np.frombuffer(content, np.dtype(data["dtype"])).reshape(data["array"]).copy()
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"{at} is no array that made wrote: {error}. {_OTHER_VERSION}") from error
+    array = jnp.asarray(stored)
+    return array if array.dtype == stored.dtype else stored  # JAX would store float64 as float32
+
+
+def _class_name(kind: type) -> str:
+    return kind.__name__ if _is_own(kind.__module__) else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _find(name: Any, allow: tuple[str, ...], at: str, declared: Any) -> type:
+    """The module class of that name. Of several in made it is the one that the field is declared with."""
+    module, colon, inside = str(name).partition(":")
+    found = _elsewhere(module, inside, allow, at) if colon else _own(module)
+    found = [x for x in found if isinstance(x, type) and issubclass(x, eqx.Module)]
+    if len(found) > 1:
+        found = [x for x in found if x in (declared, *typing.get_args(declared))]
+    if len(found) != 1:
+        hint = "Only an equinox.Module can be read." if colon else (nearest(module, list(_sources())) or _OTHER_VERSION)
+        raise ValueError(f"{at}: there is no class {name!r}. {hint.strip()}")
+    return found[0]
+
+
+def _own(name: str) -> list[Any]:
+    """Every class of made with that name, whether its module was imported before or not."""
+    modules = map(importlib.import_module, _sources().get(name, ()))
+    return [getattr(module, name) for module in modules]
+
+
+@functools.cache
+def _sources() -> Mapping[str, list[str]]:
+    """The modules of made that define a configuration class, by the name of the class."""
+    package, found = __name__.partition(".")[0], {}
+    for root in map(Path, sys.modules[package].__path__):
+        for path in sorted(root.rglob("*.py")):
+            module = ".".join((package, *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
+            for name in re.findall(r"^class (\w+)\(", path.read_text("utf-8"), re.MULTILINE):
+                found.setdefault(name, []).append(module)
+    return found
+
+
+def _elsewhere(module: str, inside: str, allow: tuple[str, ...], at: str) -> list[Any]:
+    """The class of a module outside made. A file must not choose what is imported, so most modules are refused."""
+    if module not in sys.modules:
+        plug_ins = [entry.module for group in PLUG_INS for entry in importlib.metadata.entry_points(group=group)]
+        if not any(module == one or module.startswith(f"{one}.") for one in (*allow, *plug_ins)):
+            raise ValueError(
+                f"{at} is a {module}:{inside}, and no module is imported because a file names it. If you trust "
+                f"{module}, allow it: allow=[{module!r}], on the command line --allow {module}."
+            )
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ValueError(f"{at} is a {module}:{inside}, which cannot be imported: {error}.") from error
+    thing: Any = sys.modules[module]
+    for part in inside.split("."):
+        thing = getattr(thing, part, None)
+    return [thing]
+
+
 def run_id(thing: Any) -> str:
     """A short name for a configuration: the same settings give the same name, any change another."""
-    return hashlib.sha256(json.dumps(describe(thing), sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(to_dict(thing), sort_keys=True).encode()).hexdigest()[:12]
 
 
 class NoSuchField(ValueError, LookupError):
@@ -116,7 +255,7 @@ def parse_as(old: Any, text: str, path: str) -> Any:
     fits = type(new) is type(old) or (old is None and new is None) or (old is None and type(new) in (int, float))
     if not fits:
         wanted = {int: "a whole number", float: "a number", bool: "true or false"}.get(type(old), type(old).__name__)
-        raise ValueError(f"{path} is {describe(old)!r} and takes {wanted}, not {text!r}.")
+        raise ValueError(f"{path} is {to_dict(old)!r} and takes {wanted}, not {text!r}.")
     return new
 
 

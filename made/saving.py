@@ -26,9 +26,10 @@ from safetensors import SafetensorError, safe_open
 
 from made import trees
 from made.core import Space, Spec
-from made.describe import describe
+from made.describe import to_dict
 
 FORMAT, VERSION = "made-bonus", 1
+RUN_FORMAT = 2  # of a training run's run.json: 2 has the whole configuration and the options
 _KEY, _SEAL = "made", "seal"  # of the header's metadata; of the manifest's own checksum in it
 
 _NEVER = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # follow a link, change an end of line
@@ -115,7 +116,7 @@ def manifest_of(bonus: Any, spec: Spec, n_envs: int, **more: Any) -> dict[str, A
         "format": FORMAT,
         "version": VERSION,
         "made": _made(),
-        "bonus": describe(bonus),
+        "bonus": to_dict(bonus),
         "spec": _plain(spec),
         "n_envs": n_envs,
         **more,
@@ -296,6 +297,16 @@ def _digest(arrays: Mapping[str, Any]) -> str:
         for piece in _pieces(arrays[name]):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def demand_layout(run: Mapping[str, Any], path: str | os.PathLike) -> None:
+    """Refuse the run.json of a training run that was written in another layout."""
+    if run.get("format") != RUN_FORMAT:
+        commit = next((str(x["commit"]) for x in run["sessions"] if isinstance(x, dict) and x.get("commit")), "unknown")
+        raise ValueError(
+            f"{path} has layout {run.get('format')} and this version of made reads layout {RUN_FORMAT}: train again "
+            f"in another folder, or use the version it was made with, commit {commit}."
+        )
 
 
 def check(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str | os.PathLike) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from made.describe import describe, run_id
+from made.describe import run_id, to_dict
 from made.experiments.spec import Drawing, Experiment, Judged, judge
 from made.progress import meter
 from made.reporting.section import Section
@@ -152,7 +152,7 @@ def with_begun(study: Study, store: Store, table: Table) -> Table:
     if not study.experiment.in_pieces:
         return table
     trials = study.trials
-    descriptions = {label: describe(trial) for label, trial in trials.items()}
+    descriptions = {label: to_dict(trial) for label, trial in trials.items()}
     return table.beside(begun(store, study.experiment.stored_as, _ids(trials), descriptions), trials)
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax
 
 from made import signals
-from made.describe import NoSuchField, describe, override, run_id, suggest
+from made.describe import NoSuchField, describe, override, run_id, suggest, to_dict
 from made.experiments.spec import Experiment
 from made.results.claims import Owner, claimed
 from made.results.provenance import provenance
@@ -242,4 +242,4 @@ def _store(group: Group, planned: Planned, record: Record, store: Store, made_by
     arrays = {"step": record.rows["step"], **record.arrays} if record.arrays else None
     # Where it exists it stays: it was stored since the plan, or its owner woke up after being taken for dead.
     with contextlib.suppress(RunExists):
-        store.write(planned.job, planned.id, describe(planned.trial), rows, arrays, made_by)
+        store.write(planned.job, planned.id, to_dict(planned.trial), rows, arrays, made_by)

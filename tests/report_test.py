@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from made import report
-from made.describe import describe, run_id
+from made.describe import run_id, to_dict
 from made.experiments import dmc_study, experiment, experiments
 from made.results.store import Job, Scale, Store
 
@@ -26,7 +26,7 @@ def record(
             {"step": np.arange(10, 70, 10), "visits": visits},
         )
         for seed in range(seeds):
-            store.write(Job(name, label, seed, scale), run_id(trial), describe(trial), rows, arrays, MADE_BY)
+            store.write(Job(name, label, seed, scale), run_id(trial), to_dict(trial), rows, arrays, MADE_BY)
     return store
 
 
@@ -81,7 +81,7 @@ def control(root, scale: Scale, labels: int | None = None) -> None:
     """Evaluations as if RAD or SAC had been run."""
     store, rows = Store(root), {"step": np.arange(1, 6), "eval_return": np.arange(5.0)}
     for label, trial in list(experiment("dmc").trials(scale).items())[:labels]:
-        store.write(Job("dmc", label, 0, scale), run_id(trial), describe(trial), rows, {}, MADE_BY)
+        store.write(Job("dmc", label, 0, scale), run_id(trial), to_dict(trial), rows, {}, MADE_BY)
 
 
 def test_below_a_part_of_a_large_scale_stands_a_smaller_one_that_is_complete(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from made import saving
 from made.reporting import curves, dreaming, markup
 from made.results import plot
 
@@ -34,7 +36,7 @@ class Agent(NamedTuple):
 def read(folder: Path) -> Agent | None:
     """The run in a folder; None where there is none, or not one row with a return.
 
-    Pieces of `made run` are no agents: their command names neither task nor bonus.
+    Parts of `made run` are no agents: they have no options. A run of an older layout is named in a warning.
     """
     try:
         run = json.loads((folder / "run.json").read_text("utf-8"))
@@ -43,12 +45,15 @@ def read(folder: Path) -> Agent | None:
         seen = _curve(lines)
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    said = command.split()
-    if seen is None or said[:2] != ["made", "train"]:
+    try:
+        saving.demand_layout(run, folder / "run.json")
+    except ValueError as error:
+        warnings.warn(f"Left out of the report: {error}", stacklevel=2)
         return None
-    task, bonus = (said[said.index(flag) + 1] if flag in said[:-1] else "" for flag in ("--env", "--bonus"))
-    bonus = bonus or "made"  # the command's default
-    text = {"none": "no bonus"}.get(bonus, bonus) + " behind the gate" * ("--gated" in said)
+    if seen is None or not isinstance(options := run.get("options"), dict):
+        return None
+    task, bonus = (str(options.get(name, "")) for name in ("env", "bonus"))
+    text = {"none": "no bonus"}.get(bonus, bonus) + " behind the gate" * bool(options.get("gated"))
     line = curves.line(bonus, *seen, text=f"{text} ({folder.name})")
     device = str(session.get("cpu") if session.get("device") == "cpu" else session.get("device"))
     cores = f", {session['cpu_cores']} cores" if session.get("device") == "cpu" and "cpu_cores" in session else ""

@@ -4,13 +4,15 @@ import contextlib
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]  # an option that may be given several times
 Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]  # what it is when not given needs no word, of --no-x least
 FRAMES = {"steps": "10M", "every": "50k", "eval": "500k", "check": "500k"}  # where the command does not say
+
+_PLACES = ("out", "hosts", "host", "coordinator")  # where a run is, not what it is
 
 
 @dataclasses.dataclass
@@ -149,7 +151,7 @@ class Train:
         self._tell_rounding(plan)
         if stand.update:
             _say(f"going on with {out} from frame {frames:,}.")
-        session.note_session(plan, out, held, self.words(), stand.update)
+        session.note_session(plan, out, held, self.words(), stand.update, self.options)
         taking: list[writers.Writer] = [writers.JSONL(out / METRICS)]
         try:
             if self.tensorboard:
@@ -169,12 +171,17 @@ class Train:
         for path in film.pictures(plan, stand.state, out):
             print(f"drawn: {path}")
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options as data, without the folder and the other hosts, which may differ when a run is resumed."""
+        return {name: x for name, x in dataclasses.asdict(self).items() if name not in _PLACES}
+
     def words(self) -> str:
         """The command that asks for this run, without what is at its default, the folder and the other hosts."""
         said = ["made train"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in ("out", "hosts", "host", "coordinator") or value == field.default:
+            if field.name in _PLACES or value == field.default:
                 continue
             flag = f"--{field.name.replace('_', '-')}"
             if isinstance(value, bool):

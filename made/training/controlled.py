@@ -19,13 +19,14 @@ import jax
 import numpy as np
 from jaxtyping import Int64, PyTree
 
+from made import trees
 from made.control import rendering
 from made.control.snapshot import Arrays
 from made.control.worker import WorkerError, Workers
 from made.core import Metrics, Spec, Transition
 from made.off_policy import LearnerState
 from made.replay import available
-from made.training import lanes, memory
+from made.training import checkpoint, lanes, memory
 from made.training.control_learning import Learning
 from made.training.control_run import ControlRun, DreamerRun
 from made.training.hosted import seed_for
@@ -63,6 +64,21 @@ def prepared(plan: Plan) -> Iterator[Programs]:
         yield _programs(beside)
     finally:
         beside.close()
+
+
+def restored(plan: Plan, saved: checkpoint.Checkpoint) -> tuple[Spec, ControlState]:
+    """What the environments look like, and the state of a checkpoint. The processes end before it returns."""
+    beside = _beside(plan)
+    try:
+        return beside.workers.spec, beside.place(checkpoint.restore(saved, beside.like()))
+    finally:
+        beside.close()
+
+
+def learner_of(state: ControlState, lane: int, seeds: int, pixels: bool) -> LearnerState:
+    """What learns of one of so many seeds, whether they share a state or have one each."""
+    shared = len(state.learners) < seeds or not pixels
+    return trees.index(state.learners[0], lane) if shared else state.learners[lane]
 
 
 def _beside(plan: Plan) -> "Beside":

@@ -19,6 +19,7 @@ from made.control_run import DreamerRun
 from made.core import Transition
 from made.dreaming import Dreaming
 from made.training import devices, film
+from made.training.controlled import learner_of
 from made.training.plan import Plan
 
 SEEN = 5  # observations that the model is shown before it is told actions alone
@@ -106,8 +107,7 @@ def seeds_of(run: DreamerRun | Dreaming, state: Any, n: int) -> Iterator[Known]:
             one = trees.index(state, lane)
             yield Known(one.agent, one.bonus, one.replay, one.run.k)
         else:
-            lanes = len(state.learners) < n or not run.task.pixels
-            one = trees.index(state.learners[0], lane) if lanes else state.learners[lane]
+            one = learner_of(state, lane, n, run.task.pixels)
             yield Known(one.agent, one.bonus, one.replay, one.k)
 
 

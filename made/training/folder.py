@@ -5,13 +5,15 @@ import fnmatch
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from made import saving
+from made.describe import from_dict
 from made.results.places import made_folder
 from made.training import checkpoint
+from made.trial import Trial
 
 RUN, METRICS, CHECKPOINTS, LOCK = "run.json", "metrics.jsonl", "checkpoints", ".lock"
 
@@ -33,17 +35,42 @@ def held(folder: Path, configuration: Mapping[str, Any]) -> dict[str, Any] | Non
             some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
             raise ValueError(f"{folder} holds {some} but no run of made train: give another folder with --out.")
         return None
-    try:
-        read = json.loads((folder / RUN).read_text("utf-8"))
-        run = {"configuration": dict(read["configuration"]), "sessions": list(read["sessions"])}
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise ValueError(f"{folder / RUN} is damaged: restore it, or give another folder with --out.") from error
+    run = read(folder)
     demand_same(run["configuration"], configuration, folder / RUN)
     return run
 
 
+def read(folder: Path) -> dict[str, Any]:
+    """run.json as it is; damaged ones and those of an older layout are refused."""
+    path = folder / RUN
+    try:
+        run = json.loads(path.read_text("utf-8"))
+        run |= {"configuration": dict(run["configuration"]), "sessions": list(run["sessions"])}
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: restore it, or give another folder with --out.") from error
+    saving.demand_layout(run, path)
+    return run
+
+
+def configured(folder: Path, allow: Sequence[str] = ()) -> tuple[Any, tuple[int, ...]]:
+    """The run of a folder and its seeds, from the configuration in run.json. `allow` is that of `from_dict`."""
+    fields = dict(read(folder)["configuration"])
+    seeds = fields.pop("seeds", None)
+    try:
+        run = from_dict(fields, allow)
+    except ValueError as error:
+        raise ValueError(f"{folder / RUN}: {error}") from error
+    if not isinstance(run, Trial) or not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
+        raise ValueError(f"{folder / RUN} is damaged: its configuration is no run with a list of seeds.")
+    return run, tuple(seeds)
+
+
 def demand_same(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
-    """Refuse to go on with a run of another configuration; the sentence lists the settings that differ."""
+    """Refuse to resume a run of another configuration; the message lists the settings that differ.
+
+    The number of iterations may differ: a longer run continues a shorter one.
+    """
+    wanted = {name: x for name, x in {**dict.fromkeys(found), **wanted}.items() if name != "iterations"}
     try:
         saving.check(found, wanted, path)
     except ValueError as error:
@@ -88,7 +115,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def write_run(folder: Path, run: Mapping[str, Any]) -> None:
     """Write run.json, whole or not at all."""
-    saving.replace(folder / RUN, json.dumps(run, indent=1) + "\n")
+    saving.replace(folder / RUN, json.dumps({"format": saving.RUN_FORMAT, **run}, indent=1) + "\n")
 
 
 def cut_back(path: Path, update: int) -> int:

@@ -11,8 +11,8 @@ from made.bonuses.calibrated import Calibrated
 from made.bonuses.combine import FirstVisit
 from made.control import CONTROL
 from made.core import Bonus, Environment
-from made.describe import describe, override, suggest
-from made.grids import Grid, grid_ids, make_grid
+from made.describe import describe, override, suggest, to_dict
+from made.grids import GRIDS, Grid, grid_ids, make_grid
 from made.run import Run
 from made.schedules import Constant
 from made.tasks import TASKS, make
@@ -44,9 +44,8 @@ class Plan(NamedTuple):
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """What must be the same to go on with a run. Its length may differ: a longer one goes on further."""
-        fields = describe(self.run)
-        return {**{x: y for x, y in fields.items() if x not in ("class", "iterations")}, "seeds": list(self.seeds)}
+        """The whole run and its seeds as data, which `folder.configured` reads back."""
+        return {**to_dict(self.run), "seeds": list(self.seeds)}
 
 
 def amount(text: str, option: str) -> int:

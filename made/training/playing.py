@@ -1,38 +1,64 @@
-"""A trained policy at play: which one a folder holds, and whole episodes of it on fresh levels, in any environment."""
+"""A run loaded from its folder, and whole episodes of its policy on fresh levels, in any environment."""
 
-import dataclasses
-import json
-import shlex
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
-from jaxtyping import PyTree
+from jaxtyping import Array, Key, PyTree
 
 from made import trees
 from made.adapters.hosts import Hosted
-from made.describe import describe
-from made.grids import Grid
+from made.control_run import ControlRun
+from made.core import Agent, Spec
 from made.rollout import Reserve, begin, rollout
-from made.run import Run, RunState
-from made.training import checkpoint, devices, folder, hosted, lanes
-from made.training.command import Train
+from made.run import Run
+from made.training import checkpoint, controlled, devices, folder, hosted, lanes
 from made.training.plan import Plan
 
 _APART = 0x706C6179  # sets the levels played here apart from those of training, evaluation and films
 
 
-class Trained(NamedTuple):
-    """What a folder of `made train` holds of one seed."""
+class Policy(NamedTuple):
+    """A trained policy: `action, carry = policy.act(obs, key)`, then `policy.act(obs, key, carry)` until the end."""
 
-    asked: Train
-    plan: Plan
+    agent: Agent
+    state: PyTree  # of the agent, prepared for acting
+    carry: PyTree  # recurrent state at the start of an episode; () where there is none
+
+    def act(
+        self, obs: PyTree, key: Key[Array, ""], carry: PyTree = None, *, goal: PyTree = (), explore: bool = False
+    ) -> tuple[Array, PyTree]:
+        """(action, carry) for one observation of one environment; use `jax.vmap` for several.
+
+        Args:
+            obs: The observation, as the environment of the run returns it.
+            key: A random key. Greedy policies do not use it.
+            carry: What the call before returned, or None at the start of an episode.
+            goal: What the bonus shows to the policy, for bonuses with goals, such as AMIGo.
+            explore: Sample the action, as in training. Otherwise act greedily.
+        """
+        before = self.carry if carry is None else carry
+        after, action, _ = self.agent.act(self.state, before, obs, goal, key, explore=explore)
+        return action, after
+
+
+class LoadedRun(NamedTuple):
+    """One seed of a run that `made train` made, as `load_run` returns it.
+
+    `state` can be trained further: `made.iterate(run.config, run.state)` for a `Run` in a compiled environment. It is a
+    RunState, for Dreamer in compiled environments a DreamingState, and for control tasks a LearnerState.
+    """
+
+    config: Any  # Run, Dreaming, ControlRun or DreamerRun
     seed: int
-    state: RunState
-    update: int
+    update: int  # after which the checkpoint was written
+    state: Any
+    policy: Policy
+    command: str  # for people
 
 
 class Episodes(NamedTuple):
@@ -42,47 +68,48 @@ class Episodes(NamedTuple):
     lengths: np.ndarray
 
 
-def trained(out: Path, seed: int) -> Trained:
-    """One seed of the newest checkpoint of a folder."""
+def load_run(path: str | os.PathLike, seed: int | None = None, allow: Sequence[str] = ()) -> LoadedRun:
+    """Load a run of `made train`: its configuration, the state of its newest complete checkpoint, and its policy.
+
+        run = made.load_run("training/DoorKey-5x5-impala-made")
+        action, carry = run.policy.act(obs, key)
+
+    Args:
+        path: The folder that `made train` wrote.
+        seed: Which seed of the run; the first unless given.
+        allow: Modules that may be imported to find classes of your own; see `made.describe.from_dict`.
+
+    Raises:
+        ValueError: There is no run, no checkpoint or no such seed, or the configuration cannot be read.
+    """
+    out = Path(path)
     if not (out / folder.RUN).is_file():
         raise ValueError(f"{out} holds no run: give the folder that made train wrote, with its {folder.RUN}.")
-    asked, found = _asked(out), checkpoint.newest(out / folder.CHECKPOINTS)
-    plan = asked.plan()
-    if not isinstance(getattr(plan.run, "env", None), Grid | Hosted):
-        raise ValueError(f"{asked.env} has one implementation only: policies of grids can be played elsewhere.")
+    config, seeds = folder.configured(out, allow)
+    seed = seeds[0] if seed is None else seed
+    if seed not in seeds:
+        raise ValueError(f"The run in {out} has seeds {seeds[0]} to {seeds[-1]}, and no seed {seed}.")
+    found = checkpoint.newest(out / folder.CHECKPOINTS)
     if found is None:
         raise ValueError(f"{out} holds no checkpoint to take a policy from: train there first.")
-    plan = plan._replace(run=as_recorded(plan.run, {"class": "Run", **found.manifest["configuration"]}))
-    if seed not in plan.seeds:
-        raise ValueError(f"The run in {out} has seeds {plan.seeds[0]} to {plan.seeds[-1]}, and no seed {seed}.")
-    folder.demand_same(found.manifest["configuration"], plan.configuration, found.path)
-    started = hosted.begin if isinstance(plan.run.env, Hosted) else lanes.begin
-    runs, seeds = lanes.repeated(plan.run, len(plan.seeds)), jnp.asarray(plan.seeds, jnp.uint32)
-    states = checkpoint.restore(found, jax.eval_shape(started, runs, seeds))
-    return Trained(asked, plan, seed, trees.index(states, plan.seeds.index(seed)), found.update)
+    written = folder.read(out)
+    folder.demand_same(found.manifest["configuration"], written["configuration"], found.path)
+    spec, state = _restored(config, seeds, seeds.index(seed), found)
+    agent = config.agent
+    policy = Policy(agent, agent.for_acting(state.agent), agent.carry(spec))
+    return LoadedRun(config, seed, found.update, state, policy, str(written.get("command")))
 
 
-def _asked(out: Path) -> Train:
-    command = json.loads((out / folder.RUN).read_text("utf-8"))["command"]
-    try:
-        words = shlex.split(command)[2:]  # after: made train
-        return tyro.cli(Train, args=words, config=(tyro.conf.FlagCreatePairsOff,), console_outputs=False)
-    except SystemExit:
-        raise ValueError(f"{out / folder.RUN} has a command that this version does not understand: {command}") from None
-
-
-def as_recorded(thing: Any, recorded: Any) -> Any:
-    """The object with the settings that were recorded of it, where they differ: defaults may have changed since."""
-    if describe(thing) == recorded:
-        return thing
-    if dataclasses.is_dataclass(thing) and isinstance(recorded, dict) and recorded["class"] == type(thing).__name__:
-        names = [field.name for field in dataclasses.fields(thing) if field.init and field.name in recorded]
-        changed = {name: as_recorded(getattr(thing, name), recorded[name]) for name in names}
-        return dataclasses.replace(thing, **changed)  # type: ignore[type-var]
-    if isinstance(thing, tuple) and isinstance(recorded, list) and not any(isinstance(x, dict) for x in recorded):
-        return tuple(recorded)
-    plain = (bool, int, float, str, type(None))
-    return recorded if isinstance(thing, plain) and isinstance(recorded, plain) else thing
+def _restored(config: Any, seeds: tuple[int, ...], lane: int, found: checkpoint.Checkpoint) -> tuple[Spec, Any]:
+    """What the agent sees, and the state of one seed."""
+    if isinstance(config, ControlRun):
+        plan = Plan(config, seeds, config.iterations, config.iterations)  # type: ignore[arg-type]
+        spec, control = controlled.restored(plan, found)
+        return spec, controlled.learner_of(control, lane, len(seeds), config.task.pixels)
+    started = hosted.begin if isinstance(config.env, Hosted) else lanes.begin
+    runs, numbers = lanes.repeated(config, len(seeds)), jnp.asarray(seeds, jnp.uint32)
+    state = trees.index(checkpoint.restore(found, jax.eval_shape(started, runs, numbers)), lane)
+    return state.env.spec._replace(goal=config.bonus.memory.goal(state.env.spec)), state
 
 
 def play(run: Run, agent: PyTree, bonus: PyTree, n: int, numbers: tuple[int, ...], explore: bool) -> Episodes:

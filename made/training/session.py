@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,16 +171,26 @@ def lines_of(plan: Plan, scalars: dict[str, np.ndarray], stand: Stand) -> list[L
     return lines
 
 
-def note_session(plan: Plan, out: Path, run: dict[str, Any] | None, command: str, update: int) -> None:
-    """Write into run.json what is run, and by which code and machine each part of it."""
+def note_session(
+    plan: Plan,
+    out: Path,
+    run: dict[str, Any] | None,
+    command: str,
+    update: int,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write into run.json what is run, and by which code and machine each part of it.
+
+    `command` is for people. `options` are those of `made train`, None for a part of `made run`.
+    """
     about = provenance(time.time(), 0.0, len(plan.seeds))
     del about["wall_s"]  # metrics.jsonl has the time of every row
     before = run["sessions"] if run else []
     folder.write_run(
         out,
         {
-            "format": 1,
             "command": command,
+            "options": options,
             "steps": plan.run.iterations * plan.frames_per_update,
             "frames_per_update": plan.frames_per_update,
             "configuration": plan.configuration,

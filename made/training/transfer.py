@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from made.training.command import Several
+
 KINDS = {"made": "the compiled grids", "gym": "the minigrid package", "envpool": "EnvPool"}
 LIBRARIES = {"gym": "minigrid", "envpool": "envpool"}
 MODES = {"sampled": True, "greedy": False}  # whether actions are drawn, as in training
@@ -25,6 +27,7 @@ class Transfer:
     episodes: int = 500  # in each implementation, sampled and greedy
     seed: int = 0  # which seed of the run
     out: Path | None = None  # where the record goes; transfer.json in the folder unless given
+    allow: Several = ()  # a module of your own that may be imported for its classes; may be given several times
 
     def main(self) -> int:
         from made.saving import replace
@@ -45,19 +48,19 @@ class Transfer:
         """What was played, how it came out, and by which code and machine."""
         from made.results.places import demand_file
         from made.results.provenance import provenance
-        from made.training.playing import trained
+        from made.training.playing import load_run
 
         if self.episodes < 2:
             raise ValueError(f"--episodes must be at least 2 to have an interval, got {self.episodes}.")
-        started, found = time.time(), trained(self.folder, self.seed)
+        started, found = time.time(), load_run(self.folder, self.seed, self.allow)
         home, away, other = self._places(found)
         demand_file(self.place, "--out")  # before episodes are played for it
         played = {mode: self._played(found, other, explore) for mode, explore in MODES.items()}
         about = {
             "format": 1,
-            "command": found.asked.words(),
+            "command": found.command,
             "seed": self.seed,
-            "frames": found.update * found.plan.frames_per_update,
+            "frames": found.update * found.config.n_envs * found.config.unroll,
             "episodes": self.episodes,
             "home": home,
             "away": away,
@@ -68,10 +71,21 @@ class Transfer:
     def _places(self, found) -> tuple[str, str, Any]:
         """(where it was trained, where it is to go, the environment there)."""
         from made.adapters.hosts import Hosted
+        from made.describe import to_dict
+        from made.grids import GRIDS, Grid
         from made.training.plan import environment
 
-        env = found.plan.run.env
-        home, task = (env.source, env.task) if isinstance(env, Hosted) else ("made", found.asked.env)
+        env = found.config.env
+        if not isinstance(env, Grid | Hosted):
+            name = getattr(env, "task", type(env).__name__)
+            raise ValueError(f"{name} has one implementation only: policies of grids can be played elsewhere.")
+        if isinstance(env, Hosted):
+            home, task = env.source, env.task
+        else:
+            same = (id for id, make in GRIDS.items() if to_dict(make(shows=env.shows)) == to_dict(env))
+            home, task = "made", next(same, "")
+            if not task:
+                raise ValueError("This grid has settings of its own; only those of `made list tasks` exist elsewhere.")
         away = self.to or ("gym" if home == "made" else "made")
         if away not in KINDS or away == home:
             others = ", ".join(kind for kind in KINDS if kind != home)
@@ -82,7 +96,8 @@ class Transfer:
         from made.training.playing import play
 
         numbers, states = (self.seed, found.update), (found.state.agent, found.state.bonus)
-        runs = (found.plan.run, dataclasses.replace(found.plan.run, env=other))
+        run = getattr(found.config, "run", found.config)  # Dreamer's has one within
+        runs = (run, dataclasses.replace(run, env=other))
         return compared(*(play(run, *states, self.episodes, numbers, explore) for run in runs))
 
 

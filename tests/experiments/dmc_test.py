@@ -21,7 +21,7 @@ from made import cli, report, signals, study
 from made.bonuses.replayed import window_of
 from made.control import rendering
 from made.control_run import ControlRun
-from made.describe import describe, run_id
+from made.describe import run_id, to_dict
 from made.experiments import chosen, dmc, dmc_buffer, dmc_claims, dmc_search, dmc_study, minigrid_study
 from made.experiments.spec import Experiment
 from made.progress import Meter
@@ -288,7 +288,7 @@ def begun(store: Store, **seeds: int) -> study.Study:
         label = f"pendulum_swingup/{method}"
         for seed in range(n):
             rows = {"step": np.arange(1, 5) * 2500, "eval_return": np.arange(4.0) + seed}
-            store.write(Job("dmc", label, seed, Scale.GPU), run_id(trials[label]), describe(trials[label]), rows)
+            store.write(Job("dmc", label, seed, Scale.GPU), run_id(trials[label]), to_dict(trials[label]), rows)
     return one
 
 
@@ -321,7 +321,7 @@ def cut_off(
 ) -> Path:
     """What `made run` leaves of a configuration on a GPU after so many updates, a row every 5000."""
     trial = of.trials(Scale.GPU)[label]
-    about = {"configuration": {**describe(trial), "seeds": list(seeds)}, "sessions": [{"commit": "ab12", "lanes": 1}]}
+    about = {"configuration": {**to_dict(trial), "seeds": list(seeds)}, "sessions": [{"commit": "ab12", "lanes": 1}]}
     lines = [
         {"seed": seed, "update": k, "frames": 2 * k, "seconds": 1.0, "eval_return": float(k + seed), "return": None}
         for k in range(5000, updates + 1, 5000)
@@ -343,7 +343,7 @@ def test_what_was_cut_off_is_drawn_and_told_as_far_as_it_goes_and_never_judged(t
     cut_off(store, "hopper_hop/made", 15_000)
     published = study.publish(one, store, tmp_path)
     assert published.section.claims == before and study.check(one, store) == judged, "no verdict rests on it"
-    assert published.section.settings["hopper_hop/made"] == describe(dmc.trials(Scale.GPU)["hopper_hop/made"])
+    assert published.section.settings["hopper_hop/made"] == to_dict(dmc.trials(Scale.GPU)["hopper_hop/made"])
     assert "from_update" not in published.section.provenance and published.section.provenance["runs"] == 10
     (title, _, rows), (_, _, absent) = published.section.tables
     steps = {(row[0].split(" ")[0], row[1]): row[3] for row in rows}
@@ -390,7 +390,7 @@ def test_what_is_begun_stands_back_in_the_report_for_a_smaller_scale_that_is_who
     store = Store(tmp_path / "runs")
     trials, rows = dmc.trials(Scale.SMALL), {"step": np.arange(1, 5) * 1000, "eval_return": np.arange(4.0)}
     for label, seed in itertools.product(("pendulum_swingup/made", "pendulum_swingup/re3"), range(2)):
-        store.write(Job("dmc", label, seed, Scale.SMALL), run_id(trials[label]), describe(trials[label]), rows)
+        store.write(Job("dmc", label, seed, Scale.SMALL), run_id(trials[label]), to_dict(trials[label]), rows)
     store.write(Job("dmc", "pendulum_swingup/made", 0, Scale.GPU), "ab12", {}, rows)  # of other settings
     cut_off(store, "hopper_hop/made", 15_000)
     written = report.reproduce([store.root], tmp_path / "page", ["dmc"])

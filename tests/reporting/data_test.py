@@ -46,7 +46,8 @@ def test_one_seed_has_a_line_and_no_interval():
 def run_folder(folder, gif=b"", png=b"", **changes):
     folder.mkdir()
     session = {"device": "cpu", "cpu": "EPYC", "cpu_cores": 2}
-    run = {"command": "made train --env DoorKey-5x5 --bonus rnd --gated", "sessions": [session]} | changes
+    options = {"env": "DoorKey-5x5", "bonus": "rnd", "gated": True}
+    run = {"format": 2, "command": "made train", "options": options, "sessions": [session]} | changes
     (folder / "run.json").write_text(json.dumps(run))
     rows = [(0, 100, 2.0, None), (0, 200, 4.0, 0.5), (1, 200, 6.0, 0.7), (0, 300, 8.0, 0.9)]
     lines = [dict(zip(("seed", "frames", "seconds", "return"), row, strict=True)) for row in rows]
@@ -94,7 +95,9 @@ def test_what_is_no_run_or_no_image_is_left_out(tmp_path):
     agent = agents.read(run_folder(tmp_path / "a", b"<svg onload=alert(1)>", b"<html>"))
     assert agent is not None and agent.films == () == agent.visits
     assert agents.read(tmp_path) is None and agents.read(run_folder(tmp_path / "b", sessions=[])) is None
-    assert agents.read(run_folder(tmp_path / "c", command="made run")) is None, "its bonus is not told"
+    assert agents.read(run_folder(tmp_path / "part", options=None)) is None, "of made run"
+    with pytest.warns(UserWarning, match="Left out of the report: .*layout 1 .*train again .*commit ab12"):
+        assert agents.read(run_folder(tmp_path / "old", format=1, sessions=[{"commit": "ab12"}])) is None
 
 
 def test_a_digest_keeps_a_section_and_marks_it_as_earlier(tmp_path, lock, png):

@@ -13,9 +13,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from training.resume_test import assert_acts_as, assert_resumes, load_all
 
-from made import cli, saving
+from made import cli, saving, trees
 from made.bonuses import RND
+from made.describe import to_dict
 from made.training import checkpoint, controlled, folder, guard, hosted, memory, session
 from made.training.command import Train
 from made.training.plan import environment
@@ -49,10 +51,21 @@ def test_the_folder_says_what_was_run_by_what(whole):
     assert run["command"].startswith("made train --env lock-H5 --agent q-learning --bonus made-tabular")
     assert "--set n_envs=4 --set unroll=8" in run["command"] and "whole" not in run["command"]
     assert run["configuration"]["agent"]["class"] == "QLearning" and run["configuration"]["seeds"] == [0, 1]
+    assert run["configuration"]["class"] == "Run" and run["configuration"]["iterations"] == 3000
+    assert run["options"]["env"] == "lock-H5" and "out" not in run["options"]
     assert {"commit", "jax", "device", "from_update"} <= set(run["sessions"][0])
     found = rows(whole)
     assert len(found) == 2 * 300 and found[-1]["frames"] == run["steps"] == 96_000
     assert found[-1]["eval_return"] is not None and found[-1]["coverage"] > 5
+
+
+def test_a_tabular_run_is_loaded_as_it_was_trained(whole, tmp_path):
+    asked = Train("lock-H5", "q-learning", "made-tabular", "96k", 2, set=("n_envs=4", "unroll=8"), every="320").plan()
+    (run, one), end = load_all(asked, whole, tmp_path / "half", at=2970), load_all(asked, whole, tmp_path / "end", 3000)
+    assert to_dict(run.config) == to_dict(asked.run) and (one.seed, one.update, int(one.state.k)) == (1, 2970, 2970)
+    assert run.command.startswith("made train --env lock-H5")
+    assert_resumes(asked, session.prepare(asked), (run, one), trees.stack([each.state for each in end]))
+    assert_acts_as(one.policy, asked.run.agent, one.state.agent, one.state.env.spec)
 
 
 def test_a_run_killed_at_any_moment_goes_on_bit_for_bit(whole, tmp_path, capsys):

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from contracts.settings import TINY, rnd
-from training.resume_test import assert_equal, go, rows
+from training.resume_test import assert_acts_as, assert_equal, go, load_all, rows
 from training.stopping import stopped
 from training.together import take
 
@@ -22,6 +22,7 @@ from made.control import rendering
 from made.control.simulation import Simulation
 from made.control.temperatures import TEMPERATURES as TASKS
 from made.control.temperatures import temperature
+from made.describe import to_dict
 from made.training import checkpoint, control_run, controlled, devices, folder, memory, session, turns
 from made.training.command import Train
 from made.training.control_learning import Learning
@@ -90,6 +91,15 @@ def test_the_rows_tell_steps_of_the_environment_and_whole_episodes(whole):
     assert [path.stem for path in checkpoint.files(out / folder.CHECKPOINTS)] == ["000000020", "000000026"]
     updates = {int(x) for one in end.state.learners for x in np.ravel(one.k)}
     assert updates == {ACTIONS - 1 - FIRST}, "one an action after the first ones, the last step not learnt from yet"
+
+
+def test_a_control_run_is_loaded_as_it_was_trained(whole, tmp_path):
+    asked, programs, out, end = whole
+    for lane, run in enumerate(load_all(asked, out, tmp_path / "run", at=ACTIONS)):
+        learner = controlled.learner_of(end.state, lane, len(SEEDS), asked.run.task.pixels)
+        assert to_dict(run.config) == to_dict(asked.run) and run.update == ACTIONS
+        assert_equal(run.state, learner)
+        assert_acts_as(run.policy, asked.run.agent, learner.agent, beside(programs).learning.learner.spec)
 
 
 def test_a_program_for_each_kind_of_update_learns_the_same(whole):

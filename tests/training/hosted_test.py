@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import shutil
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import jax
@@ -12,20 +15,22 @@ import pytest
 from grids import oracle
 from gymnasium.vector import AutoresetMode
 from training import tiny
-from training.resume_test import Stops, assert_equal, go, rows
+from training.resume_test import Stops, assert_acts_as, assert_equal, assert_resumes, go, load_all, rows
 
-from made import cli
+from made import cli, trees
 from made.adapters.hosts import Hosted
 from made.agents import AGENTS, IMPALA
 from made.agents.impala_nets import Layout
 from made.bonuses import FirstVisit, HashedCounts, NoBonus
 from made.core import Agent
-from made.describe import describe
+from made.describe import to_dict
 from made.grids import Grid
 from made.host import HostBonus, HostEnvironment, HostRollout
 from made.run import start
+from made.tasks import TASKS
 from made.training import devices, hosted, playing, session, transfer
-from made.training.playing import Episodes, as_recorded
+from made.training.plan import environment
+from made.training.playing import Episodes
 
 TASK, CLOCK, N, T = "MiniGrid-Short-v0", 6, 3, 20
 GATED = FirstVisit(HashedCounts(bits=8))
@@ -216,12 +221,6 @@ def test_policies_that_are_never_paid_are_not_called_the_same():
     assert transfer.compared(none, once)["verdict"] == transfer.compared(once, none)["verdict"] == transfer.SAME
 
 
-def test_a_run_is_made_again_with_the_settings_that_were_recorded():
-    asked = IMPALA(Layout((4,), (2,), (8,), "lstm", 8), learning_rate=0.5)
-    assert as_recorded(IMPALA(), describe(asked)) == asked != IMPALA()
-    assert as_recorded(GATED, describe(FirstVisit(NoBonus()))) == GATED, "another class is left for the check after it"
-
-
 def test_a_policy_of_the_package_plays_in_the_compiled_grid(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(AGENTS, "linear", tiny.ActorCritic)
     out = tmp_path / "run"
@@ -256,10 +255,28 @@ def test_a_policy_of_the_package_plays_in_the_compiled_grid(tmp_path, capsys, mo
         assert message in said and said.count("\n") == 1
     assert len(places) == 4, "what is refused plays nothing"
     assert cli.main(["transfer", str(tmp_path)]) == 2 and "holds no run" in capsys.readouterr().err
-    for command, message in (
-        ("made train --env lock --agent uniform", "lock has one implementation only"),
-        ("made train --env Empty-5x5 --agent uniform", "holds no checkpoint"),
-        ("made train --environment Empty-5x5", "a command that this version does not understand"),
-    ):
-        (tmp_path / "run.json").write_text(json.dumps({"command": command}))
-        assert cli.main(["transfer", str(tmp_path)]) == 2 and message in capsys.readouterr().err
+    shutil.copytree(out, tmp_path / "old")
+    (tmp_path / "old" / "run.json").write_text(json.dumps({"format": 1, "configuration": {}, "sessions": []}))
+    assert cli.main(["transfer", str(tmp_path / "old")]) == 2 and "has layout 1" in capsys.readouterr().err
+
+
+def test_policies_of_tasks_with_one_implementation_are_refused():
+    lock = SimpleNamespace(config=SimpleNamespace(env=TASKS["lock"]()))
+    with pytest.raises(ValueError, match="RandomTabular has one implementation only"):
+        transfer.Transfer(Path("run"))._places(lock)
+    odd = SimpleNamespace(config=tiny.run())
+    with pytest.raises(ValueError, match="settings of its own; only those of `made list tasks`"):
+        transfer.Transfer(Path("run"))._places(odd)
+    known = SimpleNamespace(config=SimpleNamespace(env=environment("DoorKey-5x5")))
+    assert transfer.Transfer(Path("run"))._places(known)[:2] == ("made", "gym")
+
+
+def test_a_run_of_another_library_is_loaded_as_it_was_trained(compiled, whole, tmp_path):
+    asked = plan()
+    runs = load_all(asked, whole[0], tmp_path / "half", at=4)
+    assert to_dict(runs[0].config) == to_dict(asked.run) and runs[1].update == 4
+    assert_resumes(asked, restarted(compiled), runs, whole[1].state)
+    for lane, run in enumerate(load_all(asked, whole[0], tmp_path / "end", at=7)):
+        state = trees.index(whole[1].state, lane)
+        assert_equal(run.state, state)
+        assert_acts_as(run.policy, asked.run.agent, state.agent, asked.run.env.spec)

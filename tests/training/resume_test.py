@@ -1,13 +1,17 @@
 """A run that was stopped goes on to the bits of one that never was, and its rows are neither lost nor doubled."""
 
 import json
+import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from training import tiny
 
-from made import saving, trees
+from made import load_run, saving, trees
+from made.core import Space
+from made.describe import to_dict
 from made.training import checkpoint, devices, folder, session
 from made.training.writers import JSONL
 
@@ -59,6 +63,38 @@ def assert_equal(one, other):
     assert a.keys() == b.keys()
     for name, x in a.items():
         np.testing.assert_array_equal(b[name], x, err_msg=name)
+
+
+def load_all(plan, out, to, at):
+    """Every seed of a copy of the folder, loaded as it was after that many updates."""
+    shutil.copytree(out, to)
+    for path in checkpoint.files(to / folder.CHECKPOINTS):
+        if int(path.stem) > at:
+            path.unlink()
+    if not (to / folder.RUN).exists():
+        session.note_session(plan, to, None, "made train", 0, {})
+    return [load_run(to, seed) for seed in plan.seeds]
+
+
+def assert_acts_as(policy, agent, state, spec):
+    """The policy chooses what the agent chooses, through several steps of an episode."""
+    before, carry, rng = agent.carry(spec), None, np.random.default_rng(0)
+    sample = lambda space: jnp.asarray(rng.integers(0, space.n or 5, space.shape), space.dtype)  # noqa: E731
+    for i in range(12):
+        obs = jax.tree.map(sample, spec.obs, is_leaf=lambda x: isinstance(x, Space))
+        key, explore = jax.random.key(i), bool(i % 2)
+        action, carry = policy.act(obs, key, carry, explore=explore)
+        before, wanted, _ = agent.act(agent.for_acting(state), before, obs, (), key, explore=explore)
+        np.testing.assert_array_equal(action, wanted)
+
+
+def assert_resumes(plan, programs, runs, end):
+    """Training the loaded states to the end gives the state of the run that nothing stopped."""
+    state, at = programs.place(trees.stack([run.state for run in runs])), runs[0].update
+    while at < plan.run.iterations:
+        n = min(plan.run.every, plan.run.iterations - at)
+        state, at = programs.advance(programs.runs, state, jnp.int32(n))[0], at + n
+    assert_equal(end, state)
 
 
 @pytest.fixture(scope="module")
@@ -197,3 +233,78 @@ def test_a_loss_that_is_no_number_stops_the_run_before_it_is_stored(programs, tm
 def test_seeds_start_and_end_apart(whole):
     a, b = (trees.index(whole[1].state, i) for i in (0, 1))
     assert not np.array_equal(a.agent[0].weights, b.agent[0].weights)
+
+
+def test_a_loaded_run_acts_and_trains_as_the_one_that_was_trained(programs, whole, tmp_path):
+    plan = tiny.plan()
+    runs = load_all(plan, whole[0], tmp_path / "half", at=4)
+    assert [(run.seed, run.update, int(run.state.k)) for run in runs] == [(0, 4, 4), (1, 4, 4)]
+    assert to_dict(runs[0].config) == to_dict(plan.run)
+    assert_resumes(plan, programs, runs, whole[1].state)
+    for lane, run in enumerate(load_all(plan, whole[0], tmp_path / "end", at=7)):
+        state = trees.index(whole[1].state, lane)
+        assert_equal(run.state, state)
+        assert_acts_as(run.policy, plan.run.agent, state.agent, plan.run.env.spec)
+
+
+def rewritten(run, **changes):
+    """run.json with other entries; None removes one."""
+    path = run / folder.RUN
+    data = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({name: x for name, x in data.items() if x is not None}))
+
+
+def of(path, value):
+    """Changes one field of the configuration, named by its path."""
+
+    def change(run):
+        data = json.loads((run / folder.RUN).read_text())["configuration"]
+        at = data
+        *parts, last = path.split(".")
+        for part in parts:
+            at = at[part]
+        at.pop(last) if value is None else at.update({last: value})
+        rewritten(run, configuration=data)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda run: (run / folder.RUN).unlink(), "holds no run: give the folder that made train wrote"),
+        (lambda run: (run / folder.RUN).write_text("{"), "run.json is damaged"),
+        (lambda run: rewritten(run, format=1, sessions=[{"commit": "ab12"}]), "layout 1 .*train again .*commit ab12"),
+        (lambda run: rewritten(run, configuration=3), "run.json is damaged"),
+        (lambda run: rewritten(run, configuration={"class": "Count"}), "lacks the field 'power'"),
+        (lambda run: shutil.rmtree(run / folder.CHECKPOINTS), "holds no checkpoint"),
+        (of("seeds", None), "damaged: its configuration is no run with a list of seeds"),
+        (of("seeds", [7]), "seeds = "),
+        (of("agent.class", "Agnt"), "run.json: agent: there is no class 'Agnt'"),
+        (of("agent.class", "theirs:Agent"), r"agent is a theirs:Agent, .*allow=\['theirs'\]"),
+        (of("agent.color", 3), "agent, a ActorCritic, has an unknown field, 'color'"),
+        (of("env.maker.max_steps", None), "env.maker, a Empty, lacks the field 'max_steps'"),
+        (of("unroll", 9), "unroll = 8, but here it is 9"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_cannot_be_loaded_is_refused_with_what_to_do(whole, tmp_path, change, message):
+    load_all(tiny.plan(seeds=2), whole[0], tmp_path / "run", at=7)
+    change(tmp_path / "run")
+    with pytest.raises(ValueError, match=message):
+        load_run(tmp_path / "run")
+
+
+def test_a_seed_that_was_not_trained_is_refused(whole, tmp_path):
+    load_all(tiny.plan(), whole[0], tmp_path / "run", at=7)
+    with pytest.raises(ValueError, match="has seeds 0 to 1, and no seed 2"):
+        load_run(tmp_path / "run", seed=2)
+
+
+def test_resuming_says_which_field_differs_and_a_longer_run_resumes(whole, tmp_path):
+    load_all(tiny.plan(), whole[0], tmp_path / "run", at=7)
+    assert folder.held(tmp_path / "run", tiny.plan(iterations=70).configuration)
+    with pytest.raises(ValueError, match=r"n_envs = 4, but here it is 2; unroll = 8, but here it is 16: they must"):
+        folder.held(tmp_path / "run", tiny.plan(n_envs=2, unroll=16).configuration)
+    rewritten(tmp_path / "run", format=1)
+    with pytest.raises(ValueError, match="layout 1 and this version of made reads layout 2: train again"):
+        folder.held(tmp_path / "run", tiny.plan().configuration)
