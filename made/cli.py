@@ -16,7 +16,7 @@ import tyro
 from made import __version__, saving, signals
 from made.commands.looking import Bench, Doctor, List, Map, Play
 from made.commands.starting import Completion, spelled_out
-from made.commands.studies import Check, Choose, Demo, Figure, Report, Run
+from made.commands.studies import Check, Choose, Demo, Export, Figure, Report, Run
 from made.selftest.command import SelfTest
 from made.sweeping.cache import use_compilation_cache
 from made.sweeping.command import Sweep
@@ -24,7 +24,7 @@ from made.training.command import Train
 from made.training.transfer import Transfer
 
 COMMANDS = (
-    *(Demo, List, Run, Sweep, Train, Transfer, Figure, Check, Report, Map, Bench, Doctor),
+    *(Demo, List, Run, Sweep, Train, Transfer, Figure, Check, Report, Export, Map, Bench, Doctor),
     *(Choose, SelfTest, Play, Completion),
 )
 RESUMED = ("demo", "run", "sweep", "train")  # the same command goes on with what is there

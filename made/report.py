@@ -93,6 +93,8 @@ def find(roots: Sequence[Path]) -> Found:
                 earlier.setdefault(section.name, (section, files))
             if (run := agents.read(folder)) is not None:
                 runs.setdefault(folder.resolve(), run)
+            for at, run in agents.packed_in(folder).items():
+                runs.setdefault(at.resolve(), run)
     return Found(stores, sorted(runs.values(), key=lambda run: (not run.films, run.task, run.name)), earlier)
 
 

@@ -110,6 +110,13 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), str(path))
 
 
+def test_recorded_results_are_few_files():
+    """Runs are packed before they are added: made export --remove --out results/minigrid."""
+    files = [path for path in (ROOT / "results").rglob("*") if path.is_file()]
+    assert 0 < len(files) <= 120
+    assert not list((ROOT / "results").glob("*/*/*/*/*/run.json")), "run folders of a store"
+
+
 def library() -> list[Path]:
     return sorted((ROOT / "made").rglob("*.py"))
 

@@ -163,6 +163,38 @@ class Report:
         return _told(report.reproduce(self.out, self.to, self.experiments, self.scale), self.markdown)
 
 
+@dataclasses.dataclass
+class Export:
+    """Pack stored runs into few files for each experiment and scale; new runs join those that are packed already.
+
+    <store>/<experiment>/<scale>.csv.gz has the columns label, seed, step and one for each metric
+    (pandas.read_csv reads it), .json the settings and provenance, .safetensors the arrays, if there are any. The other
+    commands read packed runs like run folders, and `made run` does not make them again.
+    """
+
+    experiments: Names = ()  # all that the store holds unless named
+    out: Path = Path("runs")  # the store of runs
+    to: Path | None = None  # another store for the packed files; the same one unless given
+    remove: Flag = False  # delete the run folders that were packed, after the files were read again and compared
+
+    def main(self) -> int:
+        from made.results import packed
+
+        store = _store(self.out)
+        if self.remove and self.to is not None:
+            raise ValueError("--remove works within one store: leave out --to, or --remove.")
+        there = store.experiments()
+        if unknown := [name for name in self.experiments if name not in there]:
+            raise ValueError(f"{self.out} holds no runs of {unknown[0]}: it has {', '.join(there) or 'none at all'}.")
+        done = [one for name in self.experiments or there for one in packed.export(store, name, self.to, self.remove)]
+        if not done:
+            raise ValueError(f"{self.out} holds no runs to pack: run `made run EXPERIMENT --out {self.out}` first.")
+        for one in done:
+            print(f"{one.table}: {one.runs} runs" + f", {one.removed} run folders removed" * (one.removed > 0))
+        _warn(store)
+        return int(bool(store.problems))
+
+
 def _study(name: str, scale: str, settings: tuple[str, ...]):
     from made import study
     from made.experiments import experiment

@@ -12,7 +12,8 @@ import numpy as np
 
 from made import saving
 from made.reporting import curves, dreaming, markup
-from made.results import plot
+from made.results import packed, plot
+from made.results.store import UNREADABLE
 
 _FILM, _VISITS = "film-seed*.gif", "visits-seed*.png"
 _GIF, _PNG = (b"GIF87a", b"GIF89a"), b"\x89PNG\r\n\x1a\n"
@@ -40,10 +41,34 @@ def read(folder: Path) -> Agent | None:
     """
     try:
         run = json.loads((folder / "run.json").read_text("utf-8"))
-        command, session = str(run["command"]), run["sessions"][-1]
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    except (OSError, ValueError):
+        return None
+    return _agent(folder, run, lines)
+
+
+def packed_in(folder: Path) -> dict[Path, Agent]:
+    """The runs in runs.csv.gz and runs.json of a folder, by the folders that have their films and other files."""
+    runs: dict[str, Any] = {}
+    lines: dict[str, list[dict[str, Any]]] = {}
+    try:
+        records = packed.read(folder / "runs")
+    except UNREADABLE:
+        return {}
+    for record in records:
+        runs[record.label] = {**record.run["description"], **record.run["provenance"]}
+        for row in zip(*(column.tolist() for column in record.rows.values()), strict=True):
+            line = {name: x for name, x in zip(record.rows, row, strict=True) if x == x}
+            lines.setdefault(record.label, []).append({"seed": record.seed, **line})
+    found = {folder / label: _agent(folder / label, run, lines.get(label, [])) for label, run in runs.items()}
+    return {at: agent for at, agent in found.items() if agent is not None}
+
+
+def _agent(folder: Path, run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Agent | None:
+    try:
+        command, session = str(run["command"]), run["sessions"][-1]
         seen = _curve(lines)
-    except (OSError, ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError):
         return None
     try:
         saving.demand_layout(run, folder / "run.json")

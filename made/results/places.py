@@ -3,11 +3,15 @@
 import contextlib
 import errno
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 from made import saving
+
+FORMAT = 1
+MARKER = "made-store.json"
 
 # What the system answers where nothing can be written, whatever is done about it; a full disk is told elsewhere.
 _NO_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
@@ -50,6 +54,26 @@ def demand_file(path: Path, option: str) -> None:
                 raise
             raise ValueError(f"{path} cannot be written: give another file with {option}.") from None
         probe.unlink()
+
+
+def demand_store(root: Path) -> None:
+    """Refuse a folder that holds something else, or a store of a later format."""
+    if root.exists() and not root.is_dir():
+        raise ValueError(f"{root} is a file, not a folder of results: give another folder with --out.")
+    try:
+        text = (root / MARKER).read_text("utf-8")
+    except (FileNotFoundError, NotADirectoryError):  # the latter below a file, where nothing is either
+        names = sorted(os.listdir(root)) if root.exists() else []
+        if held := [name for name in names if not name.startswith(f".{MARKER}")]:
+            some = ", ".join(held[:3]) + (", ..." if len(held) > 3 else "")
+            advice = "give another folder with --out, or an empty one"
+            raise ValueError(f"{root} holds {some} but no results of made: {advice}.") from None
+        return
+    found = re.search(r'"format": *(\d+)', text)
+    if not found:
+        raise ValueError(f"{root / MARKER} is damaged: restore it, or give another folder with --out.")
+    if int(found[1]) > FORMAT:
+        raise ValueError(f"{root} has format {found[1]} but this made reads up to {FORMAT}: update made.")
 
 
 @contextlib.contextmanager

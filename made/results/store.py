@@ -2,6 +2,7 @@
 
     <root>/made-store.json
     <root>/<experiment>/<scale>/<label>/<run-id>-s<seed>/{run.json, metrics.csv[, arrays.safetensors]}
+    <root>/<experiment>/<scale>{.csv.gz, .json[, .safetensors]}   runs that `made export` packed, see packed.py
 
 The run-id is the hash of the run's description, so a changed setting makes a new folder and an unchanged
 job is never run twice. Nothing read from here is executed: JSON, CSV and safetensors, each checked
@@ -28,12 +29,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from made import saving
-from made.results.places import made_folder
+from made.results import packed
+from made.results.places import FORMAT, MARKER, demand_store, made_folder
 from made.results.provenance import alive, machine
 from made.results.table import Record, Table, checked, read_csv, storable, write_csv
 
-FORMAT = 1
-MARKER = "made-store.json"
 _UNFINISHED = ".unfinished"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _ABANDONED_S = 24 * 3600  # how long to leave a temporary folder whose writer, elsewhere, cannot be seen
@@ -103,12 +103,13 @@ class Store:
     def __init__(self, root: str | os.PathLike[str]):
         self.root = Path(root)
         self.problems: list[str] = []
-        _demand_store(self.root)
+        self._packs: dict[Path, tuple[Any, dict[Path, Record] | None]] = {}
+        demand_store(self.root)
 
     def has(self, job: Job, run_id: str) -> bool:
         """Whether the run is stored and undamaged."""
         folder = self.folder(job, run_id)
-        return folder.is_dir() and self._read(folder) is not None
+        return self._read(folder) is not None
 
     def write(
         self,
@@ -142,7 +143,9 @@ class Store:
     def put(self, files: Mapping[str, bytes], target: Path) -> Path:
         """The files of a run as its folder, whole or not at all; `RunExists` if it is there already."""
         with saving.room(lambda: f"The disk is full: {target} was not stored; what was stored before is whole."):
-            self._mark()
+            self.mark()
+            if target in (self._packed(target.parents[1]) or ()):
+                raise RunExists(f"{target.relative_to(self.root)} is packed already and was not stored again.")
             target.parent.mkdir(parents=True, exist_ok=True)
             _clean(target.parent)
             return self._place(files, target)
@@ -160,22 +163,31 @@ class Store:
                 stamp = (run["written"], run["run_id"])
                 newest[run["label"]] = max(newest.get(run["label"], stamp), stamp)
             run_ids = {label: run_id for label, (_, run_id) in newest.items()}
-        wanted = []
-        for label, run_id in run_ids.items():
-            folders = _visible(self._scale(experiment, scale) / _escaped(label))
-            wanted += [folder for folder in folders if folder.name.rpartition("-s")[0] == run_id]
+        at: dict[tuple[str, str], list[Path]] = {}
+        for folder in self._folders(experiment, scale):
+            at.setdefault((folder.parent.name, folder.name.rpartition("-s")[0]), []).append(folder)
+        wanted = [one for label, run_id in run_ids.items() for one in at.get((_escaped(label), run_id), ())]
         return Table(record for folder in wanted if (record := self._read(folder)) is not None)
 
     def runs(self, experiment: str, scale: Scale | str) -> list[dict[str, Any]]:
         """The run.json of every undamaged run, all configurations, sorted by label, run-id and seed."""
-        folders = [one for label in _visible(self._scale(experiment, scale)) for one in _visible(label)]
-        read = [self._read(folder, numbers=False) for folder in folders]
+        read = [self._read(folder, numbers=False) for folder in self._folders(experiment, scale)]
         runs = [dict(record.run) for record in read if record is not None]
         return sorted(runs, key=lambda run: (run["label"], run["run_id"], run["seed"]))
 
     def scales(self, experiment: str) -> list[Scale]:
         """The scales at which the experiment has any run."""
-        return [s for s in Scale if any(map(_visible, _visible(self._scale(experiment, s))))]
+        at = {s: self._scale(experiment, s) for s in Scale}
+        return [s for s, folder in at.items() if any(map(_visible, _visible(folder))) or packed.there(folder)]
+
+    def records(self, experiment: str, scale: Scale | str) -> list[tuple[Path, Record]]:
+        """Every undamaged run with its numbers, all configurations, and the folder where it stands or would."""
+        read = [(folder, self._read(folder)) for folder in self._folders(experiment, scale)]
+        return [(folder, record) for folder, record in read if record is not None]
+
+    def packed(self, experiment: str, scale: Scale | str) -> dict[Path, Record] | None:
+        """The packed runs by the folders where they would stand; None where the packed files are damaged."""
+        return self._packed(self._scale(experiment, scale))
 
     def unfinished(self, experiment: str, name: str) -> Path:
         """A folder for what a long run leaves until it is stored: hidden, and made by whoever writes there.
@@ -186,7 +198,7 @@ class Store:
         """
         _demand_name("experiment", experiment)
         _demand_name("name", name)
-        self._mark()  # or the next command would take this for a folder of something else
+        self.mark()  # or the next command would take this for a folder of something else
         return self.root / _UNFINISHED / experiment / name
 
     def begun(self, experiment: str, run_id: str = "*") -> list[Path]:
@@ -208,7 +220,8 @@ class Store:
             raise ValueError(f"Seeds are whole numbers from 0 on, but the job has seed {job.seed!r}.")
         return self._scale(job.experiment, job.scale) / _escaped(job.label) / f"{run_id}-s{job.seed}"
 
-    def _mark(self) -> None:
+    def mark(self) -> None:
+        """Make the folder, if it is not there, and mark it as a store."""
         if not (self.root / MARKER).exists():
             made_folder(self.root, "--out")
             saving.replace(self.root / MARKER, json.dumps({"what": "results of made", "format": FORMAT}) + "\n")
@@ -219,7 +232,7 @@ class Store:
         try:
             for name, content in files.items():
                 saving.create(temporary / name, content).close()
-            if target.exists() and self._read(target) is None:
+            if target.exists() and self.unpacked(target) is None:
                 os.rename(target, target.parent / f".damaged-{target.name}-{secrets.token_hex(4)}")
             try:
                 os.rename(temporary, target)
@@ -233,35 +246,41 @@ class Store:
             shutil.rmtree(temporary, ignore_errors=True)
         return target
 
-    def _read(self, folder: Path, *, numbers: bool = True) -> Record | None:
+    def unpacked(self, folder: Path, *, numbers: bool = True) -> Record | None:
+        """The run of a folder; None where there is none, or a damaged one."""
+        if not folder.is_dir():
+            return None
         try:
             return _read(folder, numbers)
         except UNREADABLE as error:
-            reason = str(error) if isinstance(error, _Damaged) else f"{type(error).__name__}: {error}"
-            problem = f"{folder.relative_to(self.root)}: {reason.splitlines()[0]}"
-            if problem not in self.problems:
-                self.problems.append(problem)
-            return None
+            return self._damaged(folder, error)
 
+    def _read(self, folder: Path, *, numbers: bool = True) -> Record | None:
+        return self.unpacked(folder, numbers=numbers) or (self._packed(folder.parents[1]) or {}).get(folder)
 
-def _demand_store(root: Path) -> None:
-    """Refuse a folder that holds something else, or a store of a later format."""
-    if root.exists() and not root.is_dir():
-        raise ValueError(f"{root} is a file, not a folder of results: give another folder with --out.")
-    try:
-        text = (root / MARKER).read_text("utf-8")
-    except (FileNotFoundError, NotADirectoryError):  # the latter below a file, where nothing is either
-        names = sorted(os.listdir(root)) if root.exists() else []
-        if held := [name for name in names if not name.startswith(f".{MARKER}")]:
-            some = ", ".join(held[:3]) + (", ..." if len(held) > 3 else "")
-            advice = "give another folder with --out, or an empty one"
-            raise ValueError(f"{root} holds {some} but no results of made: {advice}.") from None
-        return
-    found = re.search(r'"format": *(\d+)', text)
-    if not found:
-        raise ValueError(f"{root / MARKER} is damaged: restore it, or give another folder with --out.")
-    if int(found[1]) > FORMAT:
-        raise ValueError(f"{root} has format {found[1]} but this made reads up to {FORMAT}: update made.")
+    def _packed(self, base: Path) -> dict[Path, Record] | None:
+        stamp = packed.stamp(base)
+        if base not in self._packs or self._packs[base][0] != stamp:
+            runs: dict[Path, Record] | None = None
+            try:
+                read = packed.read(base)
+                jobs = [Job(base.parent.name, one.label, one.seed, Scale(base.name)) for one in read]
+                runs = {self.folder(job, one.run["run_id"]): one for job, one in zip(jobs, read, strict=True)}
+            except UNREADABLE as error:
+                self._damaged(base, error)
+            self._packs[base] = stamp, runs
+        return self._packs[base][1]
+
+    def _folders(self, experiment: str, scale: Scale | str) -> list[Path]:
+        """Where the runs stand, and where those that are packed would."""
+        base = self._scale(experiment, scale)
+        return sorted({*(one for label in _visible(base) for one in _visible(label)), *(self._packed(base) or ())})
+
+    def _damaged(self, path: Path, error: Exception) -> None:
+        reason = str(error) if isinstance(error, _Damaged) else f"{type(error).__name__}: {error}"
+        problem = f"{path.relative_to(self.root)}: {reason.splitlines()[0]}"
+        if problem not in self.problems:
+            self.problems.append(problem)
 
 
 def _read(folder: Path, numbers: bool) -> Record:

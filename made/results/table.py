@@ -213,7 +213,7 @@ def write_csv(columns: Mapping[str, np.ndarray]) -> str:
     Every number is the shortest text that `read_csv` turns back into the same bits.
     """
     lines = [",".join(columns)]
-    lines += map(",".join, zip(*(_cells(column) for column in columns.values()), strict=True))
+    lines += map(",".join, zip(*(cells(column) for column in columns.values()), strict=True))
     return "\n".join(lines) + "\n"
 
 
@@ -222,21 +222,25 @@ def read_csv(text: str, kinds: Mapping[str, str]) -> dict[str, np.ndarray]:
     header, *lines, end = text.split("\n")
     if header.split(",") != list(kinds) or end or not set(kinds.values()) <= {"int64", "float32", "float64"}:
         raise ValueError("The CSV text lacks the columns that were recorded for it, or was cut short.")
-    cells = [line.split(",") for line in lines]
-    if any(len(row) != len(kinds) for row in cells):
+    rows = [line.split(",") for line in lines]
+    if any(len(row) != len(kinds) for row in rows):
         raise ValueError(f"A row of the CSV text does not have {len(kinds)} cells.")
-    columns = zip(*cells, strict=True) if cells else [()] * len(kinds)
-    out = {}
-    for (name, kind), column in zip(kinds.items(), columns, strict=True):
-        if kind == "int64":
-            out[name] = np.array([int(cell) for cell in column], np.int64)
-        else:
-            with np.errstate(over="ignore"):
-                out[name] = np.array([float(cell) if cell else np.nan for cell in column]).astype(kind)
-    return out
+    columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
+    return {name: parsed(column, kind) for (name, kind), column in zip(kinds.items(), columns, strict=True)}
 
 
-def _cells(column: np.ndarray) -> list[str]:
+def parsed(column: Iterable[str], kind: str) -> np.ndarray:
+    """A column of `cells` as numbers of a type."""
+    if kind == "int64":
+        return np.array([int(cell) for cell in column], np.int64)
+    if kind not in ("float32", "float64"):
+        raise ValueError(f"A column of text cannot hold numbers of type {kind!r}: use int64, float32 or float64.")
+    with np.errstate(over="ignore"):
+        return np.array([float(cell) if cell else np.nan for cell in column], np.float64).astype(kind)
+
+
+def cells(column: np.ndarray) -> list[str]:
+    """Each number of a column as the shortest text that `parsed` turns back into the same bits; NaN as none."""
     if column.dtype != np.float32:
         return ["" if number != number else repr(number) for number in column.tolist()]
     # The shortest text of a float32 is read through a float64, and these two roundings can miss by one bit.

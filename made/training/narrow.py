@@ -2,7 +2,7 @@
 
 To hand an array to a program and to take one back costs the host microseconds, however small it is. Dreamer's state
 with MADE has three hundred: to store one step of the environment took 1.7 ms beside an H200 while all of them went to
-and fro (results/dreamer/h200_second.json).
+and fro (results/dreamer/h200.json, "second").
 """
 
 from collections.abc import Callable, Sequence

@@ -3,7 +3,7 @@
     a turn:   receive step t - 1  ->  ask for action t  ->  send it  ->  learn from step t - 1
 
 To launch the kernels of an update takes the host as long as a GPU takes to run them (without a bonus 2.4 and 2.5 ms
-beside an H200, results/control/h200_third.json). In threads the launches of all seeds can overlap, and while one seed
+beside an H200, results/control/h200_earlier.json, "third"). In threads the launches of all seeds can overlap, and while one seed
 waits for an action or a picture the device can work for another. What a seed does and in which order is the same as if
 it were alone, whoever is done first. On a CPU the seeds take turns in one thread: there the products take the time, and
 all cores.

@@ -6,8 +6,10 @@ import re
 import numpy as np
 import pytest
 
+from made import report
 from made.experiments import lock_heatmap
 from made.reporting import agents, curves, digest, dreaming, heatmaps
+from made.results import packed
 from made.results.table import Record, Table
 from made.tabular.zoo import Lock
 
@@ -55,6 +57,27 @@ def run_folder(folder, gif=b"", png=b"", **changes):
     (folder / "film-seed0.gif").write_bytes(gif)
     (folder / "visits-seed0.png").write_bytes(png)
     return folder
+
+
+def test_packed_runs_of_made_train_are_read_with_their_film(tmp_path, gif, png):
+    told = {"run_id": "ab12", "description": {"command": "made train --env DoorKey-5x5 --bonus rnd --gated"}}
+    told |= {"written": "", "provenance": {"sessions": [{"device": "cpu", "cpu": "EPYC", "cpu_cores": 2}]}}
+    seen = {0: [(1, 100, 2.0, np.nan), (2, 200, 4.0, 0.5), (3, 300, 8.0, 0.9)], 1: [(2, 200, 6.0, 0.7)]}
+    names = ("step", "frames", "seconds", "return")
+    columns = {
+        seed: dict(zip(names, map(np.array, zip(*rows, strict=True)), strict=True)) for seed, rows in seen.items()
+    }
+    other = {**told, "description": {"command": "made run"}}
+    runs = [Record("a", seed, rows, run=told) for seed, rows in columns.items()]
+    packed.write(tmp_path / "some" / "runs", [*runs, Record("b", 0, columns[0], run=other)])
+    folder = run_folder(tmp_path / "some" / "a", gif, png)
+    alone = agents.read(folder)
+    for name in ("run.json", "metrics.jsonl"):
+        (folder / name).unlink()
+    assert agents.packed_in(tmp_path / "some") == {folder: alone}, "as from its folder; `made run` left no agent"
+    assert report.find([tmp_path]).agents == [alone]
+    (tmp_path / "some" / "runs.csv.gz").write_bytes(b"")
+    assert agents.packed_in(tmp_path / "some") == {} == agents.packed_in(tmp_path)
 
 
 def test_a_run_of_made_train_is_read_with_its_film(tmp_path, gif, png):
