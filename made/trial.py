@@ -39,7 +39,7 @@ class Trial(eqx.Module):
 
     @abc.abstractmethod
     def advance(self, state: PyTree) -> tuple[PyTree, Metrics]:
-        """One iteration: (state, scalars). Recorded rows hold the mean of the scalars since the row before."""
+        """One iteration: (state, scalars). Rows hold their mean since the row before, weighted by `mean_weight`."""
 
     def snapshot(self, state: PyTree) -> dict[str, Array]:
         """What is read off the state once for each recorded row: scalars or arrays."""
@@ -48,6 +48,18 @@ class Trial(eqx.Module):
 
     def demand(self) -> None:
         """Refuse, in a sentence, what cannot run on this machine; called before anything is run."""
+
+
+EPISODE_MEANS = ("return", "length", "success")  # in one update: means over the episodes that ended in it
+
+
+def mean_weight(name: str, metrics: Metrics) -> Array:
+    """How much one update counts in the mean of a log interval: its ended episodes for an episode mean, else 1.
+
+    Updates in which few episodes end must not count as much as those in which many end: with long time limits the few
+    are the early successes, and an unweighted mean of per-update means overstates the return.
+    """
+    return metrics["episodes"] if name in EPISODE_MEANS and "episodes" in metrics else jnp.ones(())
 
 
 class OutOfTime(Exception):
@@ -131,12 +143,22 @@ def _chunk(lanes: Trial, state: PyTree, rows: int) -> tuple[PyTree, dict[str, Ar
     def lane(trial: Trial, state: PyTree):
         def row(state, _):
             state, scalars = jax.lax.scan(lambda s, _: trial.advance(s), state, None, trial.every)
-            means = {name: jnp.nanmean(x, axis=0) for name, x in scalars.items()}
-            return state, means | trial.snapshot(state)
+            return state, _interval_means(scalars) | trial.snapshot(state)
 
         return jax.lax.scan(row, state, None, rows)
 
     return jax.vmap(lane)(lanes, state)
+
+
+def _interval_means(metrics: Metrics) -> Metrics:
+    """The mean of each metric over the updates of a log interval, leaves [every]; NaN marks an update without data."""
+    weighted = [name for name in EPISODE_MEANS if name in metrics and "episodes" in metrics]
+    means = {name: jnp.nanmean(x, axis=0) for name, x in metrics.items() if name not in weighted}
+    for name in weighted:
+        weight = jnp.where(jnp.isnan(metrics[name]), 0.0, mean_weight(name, metrics))
+        total, episodes = (weight * jnp.nan_to_num(metrics[name])).sum(), weight.sum()
+        means[name] = jnp.where(episodes > 0, total / jnp.maximum(episodes, 1), jnp.nan)
+    return {name: means[name] for name in metrics}
 
 
 @functools.cache

@@ -1,5 +1,8 @@
 """Experience: true successors, fresh starts, returns; and the same through Gymnasium."""
 
+from typing import NamedTuple
+
+import equinox as eqx
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
@@ -16,6 +19,8 @@ from made.rollout import Reserve, Stream, begin, refill, rollout
 from made.run import Run, learn
 from made.tabular.env import RandomTabular, Tabular
 from made.tabular.zoo import Lock
+from made.training import lanes
+from made.trial import Trial, execute
 
 T = 22
 
@@ -167,3 +172,58 @@ def test_gymnasium_spaces_become_specs():
     for bad in (spaces.Text(3), spaces.Discrete(3, start=1)):
         with pytest.raises(ValueError):
             space_of(bad)
+
+
+EPISODES, RETURNS = (1, 9, 0, 0, 5, 5), (1.0, 0.0, np.nan, np.nan, 0.5, 0.2)  # of six updates, three to an interval
+LOSSES = (1.0, 2.0, 6.0, 0.0, 0.0, 3.0)
+
+
+class ScriptState(NamedTuple):
+    agent: jax.Array
+    k: jax.Array
+
+
+class Script(Trial):
+    """Measures what the lists above say: most episodes of the first interval fail, in its second update."""
+
+    iterations: int = eqx.field(static=True, default=6)
+    every: int = eqx.field(static=True, default=3)
+    counts_episodes: bool = eqx.field(static=True, default=True)
+
+    def start(self, key):
+        del key
+        return ScriptState(jnp.zeros(()), jnp.zeros((), jnp.int32))
+
+    def advance(self, state):
+        episodes, mean, loss = (jnp.asarray(x, jnp.float32)[state.k] for x in (EPISODES, RETURNS, LOSSES))
+        metrics = {"return": mean, "length": 10 * mean, "loss": loss}
+        count = {"episodes": episodes} if self.counts_episodes else {}
+        return ScriptState(state.agent, state.k + 1), metrics | count
+
+
+def in_training(script: Script) -> dict[str, np.ndarray]:
+    """The rows that `made train` writes."""
+    runs, rows = lanes.repeated(script, 1), []
+    state = lanes.begin(runs, jnp.zeros(1, jnp.uint32))
+    for _ in range(2):
+        state, row = lanes.advance(runs, state, jnp.int32(script.every))
+        rows.append(row.scalars)
+    return {name: np.array([float(row[name][0]) for row in rows]) for name in rows[0]}
+
+
+@pytest.mark.parametrize("rows", [lambda: execute([Script()], [0])[0].rows, lambda: in_training(Script())])
+def test_an_interval_weights_episode_means_by_episodes_and_nothing_else(rows):
+    rows = rows()
+    assert np.allclose(rows["return"], [1 / 10, 3.5 / 10]), "not the means of the updates, 1/2 and 0.35"
+    assert np.allclose(rows["length"], [10 / 10, 35 / 10])
+    assert np.allclose(rows["loss"], [3.0, 1.0])
+
+
+def test_episode_means_without_a_count_are_plain_means():
+    rows = execute([Script(counts_episodes=False)], [0])[0].rows
+    assert np.allclose(rows["return"], [0.5, 0.35])
+
+
+def test_an_interval_in_which_no_episode_ended_has_no_return():
+    rows = execute([Script(every=1)], [0])[0].rows
+    assert np.isnan(rows["return"]).tolist() == np.isnan(RETURNS).tolist()

@@ -19,9 +19,9 @@ LEAST_GAIN = 2.0  # "2-5x": how many times fewer frames than BeBold
 def trials(scale: Scale) -> dict[str, Trial]:
     found: dict[str, Trial] = {}
     for task, budget in shared.budgets(scale).items():
-        for method in budget.methods:
+        for method in (*budget.methods, *budget.unsearched):
             settings = shared.chosen(task, method, scale)
-            found[f"{task}/{method}"] = shared.run_of(task, method, scale, budget.report, **settings)
+            found[f"{task}/{method}"] = shared.run_of(task, method, scale, budget.rows(method), **settings)
     return found
 
 

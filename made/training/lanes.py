@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from made import trees
 from made.core import Metrics
 from made.run import Run, RunState, evaluate
+from made.trial import mean_weight
 
-PER_EPISODE = ("return", "length")  # means over episodes; NaN in an update in which none ended
 COUNTED = ("episodes", "replayed")  # numbers of episodes, added up over a row
 GOOD = jnp.iinfo(jnp.int32).max  # where a seed went wrong, when it did not
 _APART = 0x6C6576  # sets the keys of evaluations apart from those of training
@@ -85,7 +85,7 @@ def added(sums: Sums, measured: Metrics, k: Int[Array, ""]) -> Sums:
         finite = jnp.isfinite(x)
         if is_loss(name):
             bad = jnp.where(finite, bad, jnp.minimum(bad, k))
-        share = jnp.where(finite, measured["episodes"] if name in PER_EPISODE else 1.0, 0.0).astype(jnp.float32)
+        share = jnp.where(finite, mean_weight(name, measured), 0.0).astype(jnp.float32)
         total[name] = sums.total[name] + jnp.where(finite, share * x, 0.0).astype(jnp.float32)
         weight[name] = sums.weight[name] + share
     return Sums(total, weight, bad)
