@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from made.agents import AGENTS
-from made.bonuses import BONUSES
+from made.agents import list_agents
+from made.bonuses import list_bonuses
 from made.describe import override
 from made.experiments import experiments
 from made.results.store import Scale
-from made.tasks import TASKS
+from made.tasks import list_envs
 from made.training.plan import build_run
 
 # What may be any number: rewards, values, and weights whose sign is part of the method.
@@ -60,7 +60,7 @@ def unchecked(thing: Any) -> list[str]:
 ADVICE = "give it a range with made.describe.check_numbers, or a place in FREE"
 
 
-@pytest.mark.parametrize("name", BONUSES)
+@pytest.mark.parametrize("name", list_bonuses("on_policy", installed=False))
 def test_numbers_of_bonuses(name):
     where = ("lock", "q-learning") if name in TABLES else ("DoorKey-5x5", "uniform")
     assert not unchecked(run_of(*where, name)), ADVICE
@@ -70,12 +70,12 @@ def test_numbers_of_a_bonus_of_some_strength():
     assert not unchecked(run_of("DoorKey-5x5", "uniform", "first-visit", 0.4)), ADVICE
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", list_agents("on_policy"))
 def test_numbers_of_agents(name):
     assert not unchecked(run_of("lock", name, "none")), ADVICE
 
 
-@pytest.mark.parametrize("name", [*TASKS, *GRIDS])
+@pytest.mark.parametrize("name", [*list_envs("tabular"), *GRIDS])
 def test_numbers_of_tasks(name):
     assert not unchecked(run_of(name, "uniform", "none")), ADVICE
 
