@@ -1,7 +1,9 @@
 """Bonuses, agents and environments of another package: by the names it declares, and by import path."""
 
+import re
 import sys
 import textwrap
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -221,3 +223,10 @@ def test_what_cannot_be_had_is_told_in_one_line(case, capsys, tmp_path):
 def test_known_prefixes_win_over_import_paths(installed):
     (installed / "gym.py").write_text("raise RuntimeError('imported')\n")
     assert made.make("gym:CartPole-v1").source == "gym" and "gym" not in sys.modules
+
+
+def test_the_snippet_of_the_documentation_runs(capsys):
+    text = (Path(__file__).parent / ".." / "docs" / "extending.md").resolve().read_text("utf-8")
+    (code,) = re.findall(r"```python\n(from made import list_bonuses.*?)```", text, re.S)
+    exec(compile(code, "docs/extending.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("RND state 2\n['none', 'made', 'made-released', 'rnd'")
