@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from made.agents import Uniform
-from made.bonuses import BONUSES, AMIGo
+from made.bonuses import AMIGo, list_bonuses, make_bonus
 from made.experiments.density import rank_correlation
 from made.grids import FourRooms, Grid, Level, Maker
 from made.grids.world import EMPTY, GOAL, NO_TARGET, WALL
@@ -50,7 +50,7 @@ class OneLevel(Maker):
 def maps(name: str) -> tuple[np.ndarray, np.ndarray]:
     """(visits over all updates, mean pay over the last ones) of each cell, [rows, columns]."""
     env, agent = Grid(OneLevel(), shows=("image", "full", "hash")), Uniform()
-    bonus = AMIGo(view="full") if name == "amigo" else BONUSES[name]()
+    bonus = AMIGo(view="full") if name == "amigo" else make_bonus(name)
     spec = env.spec._replace(goal=bonus.memory.goal(env.spec))
     state, agent_state = bonus.init(jax.random.key(0), spec), agent.init(jax.random.key(1), spec)
     streams, waiting = (begin(env, agent, bonus, state, N, jax.random.key(i)) for i in (2, 3))
@@ -118,4 +118,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or [name for name in BONUSES if name not in SKIPPED])
+    main(sys.argv[1:] or [name for name in list_bonuses("on_policy") if name not in SKIPPED])

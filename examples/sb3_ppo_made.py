@@ -13,7 +13,7 @@ from stable_baselines3 import PPO
 
 from made.adapters.sb3 import BonusVecEnv
 from made.adapters.sb3_grids import VIEW_POLICY, grid_envs
-from made.bonuses import BONUSES, MADE, FirstVisit
+from made.bonuses import MADE, FirstVisit, make_bonus
 from made.results.curves import draw, record
 
 BONUS = {"share": 0.15, "every": 100}  # an episode earns 0.15 by exploring, where the goal is worth up to 1
@@ -22,7 +22,7 @@ AGENT = {"n_steps": 100, "batch_size": 400, "n_epochs": 4, "learning_rate": 6e-4
 
 def train(task: str, name: str, steps: int, seed: int, n_envs: int = 32) -> list[tuple[float, ...]]:
     """Rows of (steps, mean return and share of successes of the last 200 episodes, CPU seconds)."""
-    bonus = FirstVisit(MADE.deep()) if name == "made" else BONUSES[name]()
+    bonus = FirstVisit(MADE.deep()) if name == "made" else make_bonus(name)
     venv = BonusVecEnv(grid_envs(task, n_envs), bonus, show="image", seed=seed, **BONUS)
     model = PPO("MlpPolicy", venv, seed=seed, device="cpu", policy_kwargs=VIEW_POLICY, **AGENT)
     returns, rows, began = [], [], time.process_time()

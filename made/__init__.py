@@ -3,12 +3,12 @@
 The public names, one a line. Everything heavy (plots, extras) is imported where it is used.
 """
 
-from made.agents import AGENTS as AGENTS
 from made.agents import ModelPPO as ModelPPO
 from made.agents import QLearning as QLearning
 from made.agents import Uniform as Uniform
 from made.agents import ValueIteration as ValueIteration
-from made.bonuses import BONUSES as BONUSES
+from made.agents import list_agents as list_agents
+from made.agents import make_agent as make_agent
 from made.bonuses import E3B as E3B
 from made.bonuses import ICM as ICM
 from made.bonuses import MADE as MADE
@@ -35,7 +35,9 @@ from made.bonuses import Scaled as Scaled
 from made.bonuses import Standardised as Standardised
 from made.bonuses import Sum as Sum
 from made.bonuses import VisitCounts as VisitCounts
+from made.bonuses import list_bonuses as list_bonuses
 from made.bonuses import made_released as made_released
+from made.bonuses import make_bonus as make_bonus
 from made.core import Agent as Agent
 from made.core import Bonus as Bonus
 from made.core import Density as Density
@@ -55,7 +57,7 @@ from made.run import start as start
 from made.schedules import Constant as Constant
 from made.schedules import Exponential as Exponential
 from made.schedules import Power as Power
-from made.tasks import TASKS as TASKS
+from made.tasks import list_envs as list_envs
 from made.tasks import make as make
 from made.training.playing import LoadedRun as LoadedRun
 from made.training.playing import Policy as Policy

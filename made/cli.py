@@ -107,6 +107,8 @@ def main(words: list[str] | None = None) -> int:
             print(f"made {__version__}", flush=True)
             return 0
         command = parse(words)
+        if "" not in sys.path and os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # where --bonus mymodule:MyBonus may stand, as with python -m made
         if words != spelled_out(words):
             print(f"made: with no options this is: made {' '.join(spelled_out(words))}", file=sys.stderr)
         use_compilation_cache()

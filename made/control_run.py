@@ -9,21 +9,22 @@ import jax
 
 from made.agents.dreamer import Dreamer
 from made.agents.dreamer_leaves import SIDE
-from made.agents.rad import RAD, sac
-from made.bonuses.control import MEMORY, control_bonus
+from made.agents.rad import RAD
+from made.agents.registry import make_agent
+from made.bonuses.control import MEMORY
 from made.bonuses.re3 import RE3
+from made.bonuses.registry import from_elsewhere, make_bonus
+from made.bonuses.replayed import needs_new
 from made.control import Control, make_control, rendering
 from made.control.temperatures import dreamer_temperature, temperature
-from made.core import Agent, Bonus, Spec
-from made.dreaming import SequenceLearner, dreaming_bonus, takes_fresh
+from made.core import Bonus, Spec
+from made.dreaming import SequenceLearner
 from made.off_policy import Learner
 from made.replay import Replay
 from made.schedules import Schedule
 from made.sequences import Sequences
 from made.trial import Trial
 
-# Apart from `made.agents.AGENTS`, whose agents all act in tables and grids: these choose numbers in [-1, 1].
-CONTROL_AGENTS: dict[str, Callable[[], Agent]] = {"rad": RAD, "sac": sac, "dreamer": Dreamer}
 SEED_STEPS, QUADRUPED_SEED_STEPS = 1000, 10_000
 PREFILL, TRAIN_EVERY = 5000, 1000  # of Dreamer v1, in steps of the environment
 
@@ -154,21 +155,30 @@ class DreamerRun(ControlRun):
 
 def control_run(env: str, agent: str, bonus: str, tau: Schedule | None = None) -> ControlRun:
     """The run of those names with the paper's settings, at the paper's temperature unless one is given."""
-    if agent == "dreamer":
-        return dreamer_run(env, bonus, tau)
-    task = make_control(env, pixels=agent == "rad")
+    who = make_agent(agent)
+    if tau is None and from_elsewhere(bonus) and bonus != "none":
+        raise ValueError(
+            f"No temperature is known for the bonus {bonus} on control tasks: give one, such as --tau 0.05."
+        )
+    if isinstance(who, Dreamer):
+        return dreamer_run(env, bonus, tau, who)
+    if not isinstance(who, RAD):
+        raise ValueError(
+            f"{agent} does not act in control tasks: take rad or dreamer, from pixels, or sac, from states."
+        )
+    task = make_control(env, pixels=who.layout.encoder == "pixels")
     steps = QUADRUPED_SEED_STEPS if env.startswith("quadruped_") else SEED_STEPS
     schedule = temperature(env, bonus) if tau is None else tau
-    pays = control_bonus(bonus, task.pixels)
-    return fitted(ControlRun(task, CONTROL_AGENTS[agent](), pays, schedule, Replay(), seed_steps=steps))  # type: ignore[arg-type]
+    pays = make_bonus(bonus, "off_policy", pixels=task.pixels)
+    return fitted(ControlRun(task, who, pays, schedule, Replay(), seed_steps=steps))
 
 
-def dreamer_run(env: str, bonus: str, tau: Schedule | None = None) -> DreamerRun:
+def dreamer_run(env: str, bonus: str, tau: Schedule | None = None, agent: Dreamer = Dreamer()) -> DreamerRun:
     """Dreamer on a task from single pictures of 64 x 64, as v1 and the paper's release have it."""
     task = make_control(env, size=SIDE, stack=1)
     schedule = dreamer_temperature(env, bonus) if tau is None else tau
     paces = {"seed_steps": PREFILL // task.repeat, "train_every": TRAIN_EVERY // task.repeat}
-    return DreamerRun(task, Dreamer(), dreaming_bonus(bonus), schedule, Sequences(), **paces)
+    return DreamerRun(task, agent, make_bonus(bonus, "dreamer"), schedule, Sequences(), **paces)
 
 
 def fitted(run: ControlRun) -> ControlRun:
@@ -211,7 +221,7 @@ def fitted_dreamer(run: DreamerRun) -> DreamerRun:
             "taken at random: raise seed_steps, or draw shorter windows."
         )
     uneven = run.train_every % run.updates or (run.pretrain and run.seed_steps % run.pretrain)
-    if uneven and takes_fresh(run.bonus):
+    if uneven and needs_new(run.bonus):
         raise ValueError(
             f"A part of this bonus takes in every step once, and train_every={run.train_every} cannot be shared out "
             f"over updates={run.updates}, or seed_steps={run.seed_steps} over pretrain={run.pretrain}: take numbers of "

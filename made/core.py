@@ -8,13 +8,14 @@ what changes lives in separate pytrees whose every leaf is an array.
 """
 
 import abc
+import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 if TYPE_CHECKING:  # to a type checker a declared variable must not look like a dataclass field with a place of its own
     from typing import ClassVar as AbstractVar
@@ -87,6 +88,15 @@ class Transition(NamedTuple):
     extras: PyTree = ()  # what the policy wrote down when it acted (logits, ...)
 
 
+class Replayed(NamedTuple):
+    """The `extras` of a batch that was sampled from a replay buffer: other steps that a bonus may learn from."""
+
+    new: Transition  # [T, N] every step since the last update, in order
+    recent: Transition  # [1, n] drawn uniformly from the last `window` steps
+    at: Int[Array, "1 B"] | None = None  # indices of the sampled steps in the replay buffer, where they are known
+    new_at: Int[Array, "T N"] | None = None  # indices of the new steps
+
+
 class Step(NamedTuple):
     """What an environment returns for one action."""
 
@@ -148,7 +158,56 @@ class NoMemory(EpisodeMemory):
         return memory, Note()
 
 
-class Bonus(eqx.Module):
+LearnsFrom = Literal["batch", "new", "recent"]
+
+
+def learning_data(batch: Transition, source: LearnsFrom) -> Transition:
+    """The part of a batch that an estimator learns from. An on-policy batch is all three."""
+    if not isinstance(batch.extras, Replayed):
+        return batch
+    if source == "new":
+        return batch.extras.new
+    return batch.extras.recent if source == "recent" else batch
+
+
+class Estimator(eqx.Module):
+    """What bonuses and densities have in common: `update`, and the part of a replay that it is called with.
+
+    On-policy, `update` gets the rollout. Off-policy, it gets what `learns_from` names:
+
+        "batch"    the batch sampled from the replay buffer, which the agent learns from too: networks
+        "new"      each step once, in order, since the last update: counts, memories
+        "recent"   512 steps drawn from the last `window` steps, where `window` is a field of the class:
+                   densities of recent experience. The learner draws them, so under replay it sets `window`, and
+                   `capacity` where there is such a field, to 512: no step is stored twice
+
+    Each part of a nested bonus gets the data that its own class asks for. What is inside a part that learns from
+    "new" or "recent" gets the same data as that part.
+    """
+
+    learns_from: ClassVar[LearnsFrom] = "batch"
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        own = cls.__dict__.get("update")
+        if own is not None and not getattr(own, "__isabstractmethod__", False):
+            cls.update = _selecting(own)  # type: ignore[attr-defined]
+        source = cls.__dict__.get("learns_from", "batch")
+        if isinstance(source, str) and source not in ("batch", "new", "recent"):
+            raise ValueError(f"{cls.__name__}.learns_from is 'batch', 'new' or 'recent', not {source!r}.")
+
+
+def _selecting(update: Callable) -> Callable:
+    """That method, called with the data that the class learns from."""
+
+    @functools.wraps(update)
+    def selected(self: Estimator, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
+        return update(self, state, learning_data(batch, self.learns_from), key)
+
+    return selected
+
+
+class Bonus(Estimator):
     """An intrinsic reward: its state, a pure read of it, and how experience changes it."""
 
     reads: AbstractVar[tuple[str, ...]]  # the fields of a Transition that `reward` looks at, and "value"
@@ -166,10 +225,10 @@ class Bonus(eqx.Module):
 
     @abc.abstractmethod
     def update(self, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
-        """Learn from fresh experience, leaves [T, N, ...]."""
+        """Learn from experience, leaves [T, N, ...]: which under replay, `learns_from` says."""
 
 
-class Density(eqx.Module):
+class Density(Estimator):
     """An estimate of d^{pi_mix,k}(s, a), the density of recent experience, up to a constant that tau absorbs."""
 
     @abc.abstractmethod
@@ -182,7 +241,7 @@ class Density(eqx.Module):
 
     @abc.abstractmethod
     def update(self, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
-        """Learn from fresh experience, leaves [T, N, ...]."""
+        """Learn from experience, leaves [T, N, ...]: which under replay, `learns_from` says."""
 
 
 class Agent(eqx.Module):

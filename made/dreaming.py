@@ -1,6 +1,6 @@
 """Learning from sequences: the learner of `made.off_policy` on windows of a replay, and a compiled run of it."""
 
-from collections.abc import Callable
+import dataclasses
 from typing import NamedTuple
 
 import equinox as eqx
@@ -10,18 +10,8 @@ from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from made import trees
 from made.agents.uniform import Uniform
-from made.bonuses.combine import Normalised
-from made.bonuses.control import DividedAsReleased, Levelled
-from made.bonuses.count import NoBonus
-from made.bonuses.made import MADE
-from made.bonuses.re3 import RE3
-from made.bonuses.released import OrthogonalRND, ReleasedRND, made_released
-from made.bonuses.released_vae import ReleasedVAE
-from made.bonuses.replayed import DRAWS, FreshDensity, Replayed, fed, window_of
-from made.bonuses.replayed import Fresh as Once
-from made.core import Agent, Bonus, Environment, Metrics, Transition
-from made.describe import suggest
-from made.learning import Fit
+from made.bonuses.replayed import DRAWS, needs_new, recent_window, under_replay
+from made.core import Agent, Bonus, Environment, Metrics, Replayed, Transition
 from made.off_policy import Draws, Fresh, Learner, LearnerState
 from made.rollout import begin, refill, rollout
 from made.run import Run, RunState, episode_metrics, start
@@ -29,59 +19,11 @@ from made.schedules import Schedule
 from made.sequences import Sequences, SequencesState
 from made.trial import Trial
 
-WINDOW = 1000  # steps of the recent density: the last two episodes of 1000 frames at repeat 2, as in the release
-
-
-def _rnd(kind: type[ReleasedRND] = ReleasedRND) -> ReleasedRND:
-    """The cover of the release, trained on the whole batch that the agent learns from."""
-    return kind(Fit(learning_rate=6e-4, clip=100.0))
-
-
-def _made() -> MADE:
-    """The deep reward over the cover of "rnd", as with RAD."""
-    return MADE.deep(WINDOW, cover=Normalised(_rnd()))
-
-
-def _released() -> MADE:
-    vae = ReleasedVAE(WINDOW, fit=Fit(learning_rate=1e-3, clip=100.0, steps=4, batch=128), capacity=WINDOW)
-    return made_released("none", cover=_rnd(OrthogonalRND), density=vae)
-
-
-def _re3(steps: int) -> RE3:
-    return RE3(embedding=50, k=50, capacity=steps, on="next_obs", released=True)
-
-
-DREAMING: dict[str, Callable[[int], Bonus]] = {  # for batches of so many steps
-    "none": lambda steps: NoBonus(),
-    "rnd": lambda steps: Normalised(_rnd()),
-    "re3": lambda steps: Normalised(_re3(steps)),
-    "re3-released": lambda steps: DividedAsReleased(_re3(steps)),
-    "made": lambda steps: fed(_made()),
-    "made-released": lambda steps: fed(_released()),
-    "rnd-at-made": lambda steps: fed(Levelled(_released())),
-    "cover-at-made": lambda steps: fed(Levelled(_made())),
-}
-
-
-def dreaming_bonus(name: str, steps: int = 2500) -> Bonus:
-    """A bonus for an agent that learns from batches of so many steps of a replay of sequences, T * B.
-
-    RE3's neighbours are the batch itself, which it takes in whole before it pays. `made-released` divides by nothing,
-    as the authors' Dreamer does; its networks are those of their RAD. `rnd-at-made` pays its cover at its
-    scale, and `cover-at-made` that of `made`. `re3-released` has the deviation of RE3's release.
-
-    >>> dreaming_bonus("re3", 100).bonus.capacity
-    100
-    """
-    if name not in DREAMING:
-        raise ValueError(f"There is no bonus {name!r} for Dreamer.{suggest(name, list(DREAMING))}")
-    return DREAMING[name](steps)
-
 
 class SequenceLearner(Learner):
     """A learner whose batches are `batch` windows of a replay of sequences, leaves [T, B, ...].
 
-    learner = SequenceLearner(spec, Dreamer(), dreaming_bonus("made"), Constant(0.5), Sequences())
+    learner = SequenceLearner(spec, Dreamer(), make_bonus("made", "dreamer"), Constant(0.5), Sequences())
     """
 
     replay: Sequences = Sequences()  # type: ignore[assignment]
@@ -89,14 +31,14 @@ class SequenceLearner(Learner):
 
     @property
     def _paying(self) -> Bonus:
-        return self.bonus
+        return under_replay(self.bonus)
 
     def _places(self, replay: SequencesState, rows: int) -> None:  # type: ignore[override]
         """Nothing is kept beside a replay of sequences, so nobody asks where its steps stand."""
 
     def _draw(self, replay: SequencesState, key: Key[Array, ""]) -> Draws:  # type: ignore[override]
         k_batch, k_recent = jax.random.split(key)
-        batch, window = self.replay.sample(replay, self.batch, k_batch), window_of(self.bonus)
+        batch, window = self.replay.sample(replay, self.batch, k_batch), recent_window(self.bonus)
         recent = None if window is None else self.replay.recent(replay, DRAWS, k_recent, window)
         return batch, recent, None
 
@@ -110,7 +52,7 @@ class SequenceLearner(Learner):
         """Learn `updates` times from what is stored; the metrics are means.
 
         Each update takes its share of the last `rows` steps as fresh, so `updates` must divide them. None are needed
-        where no part of the bonus takes in every step once (`takes_fresh`).
+        where no part of the bonus takes in every step once (`needs_new`).
         """
         replay: SequencesState = state.replay  # type: ignore[assignment]
         shares = self._shares(replay, updates, rows)
@@ -129,7 +71,7 @@ class SequenceLearner(Learner):
 
     def _shares(self, replay: SequencesState, updates: int, rows: int) -> Transition | None:
         """The last `rows` steps, shared out over so many updates."""
-        if not rows and takes_fresh(self.bonus):
+        if not rows and needs_new(self.bonus):
             raise ValueError("A part of this bonus takes in every step once: say how many are new, rows=...")
         return shared_out(self.replay.latest(replay, rows), updates) if rows else None
 
@@ -158,16 +100,6 @@ class SequenceLearner(Learner):
     def carries(self, n: int) -> PyTree:
         """The recurrent states of n environments at the start of an episode."""
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *x.shape)), self.agent.carry(self.spec))
-
-
-def takes_fresh(bonus: Bonus) -> bool:
-    """Whether some part of a bonus takes in every step once, when it is fresh.
-
-    >>> takes_fresh(dreaming_bonus("made")), takes_fresh(fed(RE3()))
-    (False, True)
-    """
-    once = lambda x: isinstance(x, Once | FreshDensity)  # noqa: E731
-    return any(once(part) for part in jax.tree.leaves(bonus, is_leaf=once))
 
 
 def shared_out(came: Transition, updates: int) -> Transition:
@@ -279,7 +211,7 @@ class Dreaming(Trial):
     def start(self, key: Key[Array, ""]) -> DreamingState:
         self.fits()
         k_run, k_random, k_roll = jax.random.split(key, 3)
-        state = start(self.run, k_run)
+        state = start(dataclasses.replace(self.run, bonus=under_replay(self.run.bonus)), k_run)
         note = trees.index(state.streams.note, 0)
         replay = self.replay.init(state.env.spec, (note, note))
         random = AtRandom(self.run.agent)

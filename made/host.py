@@ -13,9 +13,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from made import arrays, hosted, intake, saving, trees
-from made.bonuses import BONUSES
+from made.bonuses import make_bonus
 from made.core import Agent, Bonus, Note, Space, Spec, Transition, demand
-from made.describe import suggest
 from made.vectors import HostEnvironment as HostEnvironment
 from made.vectors import space_of as space_of
 from made.vectors import spec_of
@@ -214,9 +213,7 @@ def bonus_of(given: Any) -> Bonus:
 
 def bonus_named(name: str) -> Bonus:
     """A bonus of the registry with its default settings."""
-    if name not in BONUSES:
-        raise ValueError(f"There is no bonus {name!r}.{suggest(name, list(BONUSES))}")
-    return BONUSES[name]()
+    return make_bonus(name)
 
 
 _join = jax.jit(trees.stack)  # as one program: a rollout is hundreds of arrays

@@ -47,27 +47,42 @@ def _control(name: str) -> str:
     return f"DeepMind Control{less} [repeat={task.repeat}, camera={task.camera}]"
 
 
+def _installed() -> dict[str, str]:
+    """What installed packages bring, told without importing them."""
+    from made import plugins
+
+    return {
+        point.name: f"{group.removeprefix('made.')} of another package [{point.value}]"
+        for group in ("made.bonuses", "made.agents", "made.envs")
+        for point in plugins.entry_points(group)
+    }
+
+
 def everything() -> dict[str, dict[str, str]]:
     """Kind -> name -> one line."""
-    from made.agents import AGENTS
+    from made.agents import registry as agents
     from made.bench import BENCHES
-    from made.bonuses import BONUSES
-    from made.bonuses.control import CONTROL_BONUSES
-    from made.control import CONTROL
-    from made.control.sparse import SPARSE
-    from made.control_run import CONTROL_AGENTS
+    from made.bonuses import registry as bonuses
     from made.experiments import experiments
     from made.grids import GRIDS
-    from made.tasks import TASKS
+    from made.tasks import list_envs, make
 
     return {
         "experiments": {name: f"{e.title} ({e.figure})" for name, e in experiments().items()},
-        "bonuses": {name: line(make()) for name, make in BONUSES.items()},
-        "control-bonuses": {name: line(make(False)) for name, make in CONTROL_BONUSES.items()},
-        "agents": {name: line(make(), make) for name, make in (AGENTS | CONTROL_AGENTS).items()},
-        "tasks": {name: line(getattr(make(), "family", make())) for name, make in TASKS.items()},
+        "bonuses": {
+            name: line(bonuses.make_bonus(name)) for name in bonuses.list_bonuses("on_policy", installed=False)
+        },
+        "control-bonuses": {
+            name: line(bonuses.make_bonus(name, "off_policy"))
+            for name in bonuses.list_bonuses("off_policy", installed=False)
+        },
+        "agents": {
+            name: line(agents.make_agent(name), agents.maker(name)) for name in agents.list_agents(installed=False)
+        },
+        "tasks": {name: line(getattr(make(name), "family", make(name))) for name in list_envs("tabular")},
         "grids": {name: line(make().maker) for name, make in GRIDS.items()},
-        "control": {name: _control(name) for name in dict.fromkeys((*CONTROL, *SPARSE))},
+        "control": {name: _control(name) for name in list_envs("control")},
+        "installed": _installed(),
         "benchmarks": {name: first_line(measure) for name, measure in BENCHES.items()},
         "scales": SCALES,
     }

@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
 from made import trees
-from made.bonuses.replayed import DRAWS, LastFrame, Replayed, window_of
+from made.bonuses.replayed import DRAWS, LastFrame, recent_window, under_replay
 from made.bonuses.stored import beside
-from made.core import Agent, Bonus, Environment, Metrics, Spec, Transition
+from made.core import Agent, Bonus, Environment, Metrics, Replayed, Spec, Transition
 from made.replay import Drawn, Replay, ReplayState, assemble
 from made.run import Run, learn
 from made.schedules import Constant, Schedule
@@ -59,9 +59,10 @@ class Handed(NamedTuple):
 
 
 class Learner(eqx.Module):
-    """An agent that learns from a replay, its bonus (made by `fed`), the temperature, and how much is drawn.
+    """An agent that learns from a replay, its bonus, the temperature, and how much is drawn.
 
-    learner = Learner(spec, RAD(), control_bonus("made", pixels=True), Constant(0.05), Replay(100_000, stack=3))
+    bonus = make_bonus("made", "off_policy", pixels=True)
+    learner = Learner(spec, RAD(), bonus, Constant(0.05), Replay(100_000, stack=3))
     """
 
     spec: Spec = eqx.field(static=True)
@@ -90,7 +91,8 @@ class Learner(eqx.Module):
     @property
     def _paying(self) -> Bonus:
         """The bonus, with what it can keep beside the replay rather than make anew from what is drawn."""
-        return beside(self.bonus, self.replay.room[0]) if self.replay.streams == 1 else self.bonus
+        bonus = under_replay(self.bonus)
+        return beside(bonus, self.replay.room[0]) if self.replay.streams == 1 else bonus
 
     def store(self, state: LearnerState, came: Transition) -> LearnerState:
         """Keep what came in, leaves [T, N, ...], and learn nothing: the steps at random before learning begins."""
@@ -133,7 +135,7 @@ class Learner(eqx.Module):
         that a batch may be drawn before the next step comes in.
         """
         places = self.replay.draw(replay, self.batch, rng, self.replay.capacity - self.replay.streams)
-        window, recent = window_of(self.bonus), None
+        window, recent = recent_window(self.bonus), None
         if window is not None:
             recent = self.replay.draw(replay, DRAWS, rng, int(window))
             recent = self.replay.read(replay, *recent, self._looks_back)
@@ -168,7 +170,7 @@ class Learner(eqx.Module):
         where it looks at the last one alone.
         """
         k_batch, k_recent = jax.random.split(key)
-        places, window, recent = self.replay.draw(replay, self.batch, k_batch), window_of(self.bonus), None
+        places, window, recent = self.replay.draw(replay, self.batch, k_batch), recent_window(self.bonus), None
         batch = assemble(self.replay.read(replay, *places), self.replay.stack)
         if window is not None:
             recent = self.replay.draw(replay, DRAWS, k_recent, window)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax
 
 from made import signals
-from made.describe import NoSuchField, describe, override, run_id, suggest, to_dict
+from made.describe import NoSuchField, override, run_id, suggest, to_dict
 from made.experiments.spec import Experiment
 from made.results.claims import Owner, claimed
 from made.results.provenance import provenance

@@ -1,30 +1,79 @@
-"""Environments by name: a literal table, one line a task."""
+"""Environments by name: one table of tabular tasks, grids, control tasks, and what other packages bring."""
 
 from collections.abc import Callable
+from typing import Any
 
+from made import plugins
+from made.adapters.hosts import Hosted, hosted
+from made.control import CONTROL, make_control
+from made.control.sparse import SPARSE
 from made.core import Environment
 from made.describe import suggest
 from made.grids import GRIDS, make_grid
 from made.tabular.env import RandomTabular
 from made.tabular.zoo import Chain, DeepSea, Garnet, Lock
 
-TASKS: dict[str, Callable[[], Environment]] = {
+_TABULAR: dict[str, Callable[[], Environment]] = {
     "lock": lambda: RandomTabular(Lock(H=10), horizon=11),
     "lock-H5": lambda: RandomTabular(Lock(H=5, p=0.2), horizon=6),
     "chain": lambda: RandomTabular(Chain(H=8), horizon=100),
     "deepsea": lambda: RandomTabular(DeepSea(size=10), horizon=10),
     "garnet": lambda: RandomTabular(Garnet(S=20, A=4, branching=3), horizon=50),
 }
+_PLUGINS = plugins.Kind("environment", "made.envs", Environment)
 
 
-def make(name: str) -> Environment:
-    """The environment of that name: a tabular task, or a grid by its MiniGrid id.
+def make(name: str, **options: Any) -> Any:
+    """The environment of that name.
+
+        "lock"                      a tabular task
+        "MiniGrid-DoorKey-5x5-v0"   a grid by its MiniGrid id, or as in "DoorKey-5x5"; `options` are those of its class
+        "hopper_hop"                a task of DeepMind Control: its settings, a `made.control.Control`
+        "gym:CartPole-v1"           a task of Gymnasium, stepped on the host; "envpool:..." is one of EnvPool's
+        "mypackage.mymodule:MyEnv"  an import path; names of installed packages (entry points `made.envs`) work too
 
     >>> make("lock").spec.action.n
     2
     """
-    if name in GRIDS:
-        return make_grid(name)
-    if name not in TASKS:
-        raise ValueError(f"There is no task {name!r}.{suggest(name, [*TASKS, *GRIDS])}")
-    return TASKS[name]()
+    grid = grid_id(name)
+    if grid is not None:
+        return make_grid(grid, **options)
+    if name in CONTROL or name in SPARSE:
+        return make_control(name, **options)
+    if options:
+        raise ValueError(f"Only grids and control tasks take options, and {name} got {', '.join(options)}.")
+    elsewhere: Hosted | None = hosted(name)
+    if elsewhere is not None:
+        return elsewhere
+    if name in _TABULAR:
+        return _TABULAR[name]()
+    if plugins.is_path(name) or name in plugins.names(_PLUGINS):
+        return plugins.make(_PLUGINS, name)
+    raise ValueError(f"There is no task {name!r}.{suggest(name, [*_short_names(), *list_envs()])}")
+
+
+def list_envs(kind: str | None = None) -> list[str]:
+    """The names that `make` takes, of one kind ("tabular", "grid" or "control") or all; of installed packages last.
+
+    Any other task of the DeepMind Control suite has a name too, and so has any of Gymnasium and EnvPool.
+
+    >>> list_envs("tabular")
+    ['lock', 'lock-H5', 'chain', 'deepsea', 'garnet']
+    """
+    kinds = {"tabular": list(_TABULAR), "grid": list(GRIDS), "control": list(dict.fromkeys((*CONTROL, *SPARSE)))}
+    if kind is None:
+        return plugins.with_installed(_PLUGINS, (name for names in kinds.values() for name in names))
+    if kind not in kinds:
+        raise ValueError(f"A kind of environment is one of {', '.join(kinds)}, not {kind!r}.")
+    return kinds[kind]
+
+
+def grid_id(name: str) -> str | None:
+    """The MiniGrid id of a grid that goes by that id or by its short name; None where there is no such grid."""
+    return name if name in GRIDS else _short_names().get(name)
+
+
+def _short_names() -> dict[str, str]:
+    """Short name -> MiniGrid id."""
+    short = {id.removeprefix("MiniGrid-").removesuffix("-v0"): id for id in GRIDS}
+    return short | {id.removeprefix("MiniGrid-"): id for id in GRIDS}

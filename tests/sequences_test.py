@@ -1,6 +1,7 @@
 """Windows of a replay against a naive one that keeps every step in a list, and a run that learns from them."""
 
 from operator import attrgetter
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,10 @@ from made import trees
 from made.agents.dreamer import Dreamer
 from made.agents.dreamer_nets import Layout
 from made.bonuses import MADE, RE3, VAE, FirstVisit, Flat, NoBonus, Standardised
-from made.bonuses.replayed import DRAWS, Fresh, Recent, Replayed, fed
-from made.core import Agent, Density, Space, Spec, Transition
-from made.dreaming import DREAMING, Dreaming, SequenceLearner, dreaming_bonus
+from made.bonuses.registry import list_bonuses, make_bonus
+from made.bonuses.replayed import DRAWS, FromBatch
+from made.core import Agent, Density, LearnsFrom, Replayed, Space, Spec, Transition
+from made.dreaming import Dreaming, SequenceLearner
 from made.learning import Fit
 from made.replay import Replay, assemble
 from made.run import Run, evaluate
@@ -160,6 +162,9 @@ def small_made() -> MADE:
 class Noted(Density):
     """Adds up the rewards of what it is handed to learn from; all is equally likely."""
 
+    learns_from: ClassVar[LearnsFrom] = "recent"
+    window: int = 9
+
     def init(self, key, spec):
         return jnp.zeros(())
 
@@ -170,8 +175,14 @@ class Noted(Density):
         return state + 0.01 * batch.reward.sum(), {}
 
 
+class FirstSeen(Flat):
+    """A bonus that must be shown each new step once."""
+
+    learns_from: ClassVar[LearnsFrom] = "new"
+
+
 def test_one_call_stores_draws_windows_updates_the_bonus_and_learns_from_what_it_pays():
-    bonus = MADE(Fresh(Flat()), Recent(Noted(), window=9))
+    bonus = MADE(FirstSeen(), Noted())
     learner = SequenceLearner(SPEC, Listener(), bonus, Constant(0.1), CASES["whole"], 6)
     stream = Naive([5, 2, 4], 0)
     came = lambda n: jax.tree.map(lambda x: x[:, None], stacked([stream.step() for _ in range(n)]))  # noqa: E731
@@ -221,7 +232,7 @@ def test_one_call_stores_draws_windows_updates_the_bonus_and_learns_from_what_it
 
 def test_neighbours_of_re3_are_the_batch_itself():
     """As in the authors' Dreamer: the k-th nearest other of the same batch, whatever came before."""
-    bonus = RE3(**TINY, k=2, capacity=12, on="next_obs")
+    bonus = FromBatch(RE3(**TINY, k=2, capacity=12, on="next_obs"))
     update = quick(bonus.update)
     batches = [
         stacked([stacked([Naive([9], 7 * t + b + s).step() for b in range(4)]) for t in range(3)]) for s in (0, 50)
@@ -232,10 +243,10 @@ def test_neighbours_of_re3_are_the_batch_itself():
     points = np.asarray(jax.vmap(state.encoder)(batches[1].next_obs.reshape(12, 2)))
     far = np.sort(np.linalg.norm(points[:, None] - points, axis=-1), -1)[:, 2]
     assert np.allclose(quick(bonus.reward)(state, batches[1]).reshape(-1), far, atol=1e-4)
-    chosen = dreaming_bonus("re3", 100)
+    chosen = make_bonus("re3", "dreamer", steps=100)
     assert (chosen.bonus.k, chosen.bonus.capacity, chosen.bonus.on) == (50, 100, "next_obs")
     with pytest.raises(ValueError, match="Did you mean 'made-released'"):
-        dreaming_bonus("made-release")
+        make_bonus("made-release", "dreamer")
 
 
 _RND = {"learning_rate": 6e-4, "clip": 100.0, "steps": 1, "batch": 0}  # one step on the whole batch
@@ -245,8 +256,8 @@ _RELEASED = {
     "cover.fit": _RND,
     "recent.normaliser": "none",
     "recent.density.window": 1000,
-    "recent.density.density": "ReleasedVAE",
-    "recent.density.density.fit": _VAE,
+    "recent.density": "ReleasedVAE",
+    "recent.density.fit": _VAE,
 }
 AS_RELEASED = {
     "none": {"": "NoBonus"},
@@ -282,22 +293,25 @@ AS_RELEASED = {
 }
 
 
-@pytest.mark.parametrize("name", DREAMING)
+@pytest.mark.parametrize("name", list_bonuses("dreamer", installed=False))
 def test_every_bonus_for_dreamer_has_the_settings_of_the_release(name):
     """A name stands for the class of a part, a dictionary for some of its fields."""
+    bonus = make_bonus(name, "dreamer")
     for path, wanted in AS_RELEASED[name].items():
-        part = attrgetter(path)(dreaming_bonus(name)) if path else dreaming_bonus(name)
+        part = attrgetter(path)(bonus) if path else bonus
         if isinstance(wanted, dict):
             assert {field: getattr(part, field) for field in wanted} == wanted, path
         else:
             assert wanted in (type(part).__name__, part), path
 
 
-@pytest.mark.parametrize("name", [name for name in DREAMING if name not in ("none", "rnd")])  # part of the others
+@pytest.mark.parametrize(
+    "name", [n for n in list_bonuses("dreamer", installed=False) if n not in ("none", "rnd")]
+)  # part of the others
 def test_every_bonus_fits_dreamer_on_pixels(name):
     """Traced at full size, not compiled: states keep their kind, and no frame of the replay is stored again."""
     pixels = Spec(Space((64, 64, 3), jnp.uint8), SPEC.action, horizon=500)
-    learner = SequenceLearner(pixels, Dreamer(), dreaming_bonus(name), Constant(0.1), Sequences(Replay(1000)))
+    learner = SequenceLearner(pixels, Dreamer(), make_bonus(name, "dreamer"), Constant(0.1), Sequences(Replay(1000)))
     state = jax.eval_shape(learner.start, jax.random.key(0))
     row = jax.tree.map(lambda x: jax.ShapeDtypeStruct((5, 1, *x.shape), x.dtype), Naive([9], 0).step())
     image = jax.ShapeDtypeStruct((5, 1, 64, 64, 3), jnp.uint8)
@@ -335,7 +349,7 @@ def test_a_run_fills_its_replay_at_random_and_then_learns():
 def test_dreamer_runs_in_compiled_environments_without_using_a_key_twice():
     """Traced, not compiled, with a bonus that learns from what is recent."""
     layout = Layout(stoch=2, deter=4, hidden=4, units=4, reward=1, ends=1, value=1, actor=1)
-    trial = trial_of(Dreamer(layout, horizon=3, ends=True), fed(small_made()))
+    trial = trial_of(Dreamer(layout, horizon=3, ends=True), small_made())
     state = jax.eval_shape(trial.start, jax.random.key(0))
     with jax.debug_key_reuse(True):
         after, metrics = jax.jit(lambda key: trial.advance(trial.start(key))).lower(jax.random.key(0)).out_info

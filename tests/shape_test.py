@@ -33,10 +33,12 @@ LAYERS = (
         "saving",
         "replay",
         "sequences",
+        "plugins",
     ),
     ("bonuses", "agents", "tabular", "grids", "control"),
-    ("rollout", "run", "host", "tasks", "off_policy", "dreaming", "control_run"),
+    ("rollout", "run", "host", "off_policy", "dreaming", "control_run"),
     ("results", "adapters"),
+    ("tasks",),
     ("experiments",),
     ("reporting",),
     (

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from made.bench import Measure, rlexplore
 from made.bench.machine import device
 from made.bench.stepping import N, T, in_turn, learning, seconds
-from made.bonuses import BONUSES, MADE
+from made.bonuses import MADE, list_bonuses, make_bonus
 from made.core import Space, Spec, Transition
 from made.host import HostBonus
 
@@ -22,14 +22,14 @@ IMAGES = 512, (84, 84, 9)  # a batch of the pixel agents
 def measures(names: tuple[str, ...] | None = None) -> Iterator[Measure]:
     """Every bonus of the registry that reads grids, MADE against RND, RLeXplore's side by side, and pixels."""
     where, taken = device(), {}
-    for name in names or BONUSES:
-        found = seconds(BONUSES[name]())
+    for name in names or list_bonuses("on_policy"):
+        found = seconds(make_bonus(name))
         if found is not None:
             taken[name] = found
             told = f"{name}, reward and update of {N} x {T} steps"
             yield Measure(told, 1e3 * found, "ms", None, None, "", None, where)
     if {"made", "rnd"} <= set(taken):
-        ours, theirs = in_turn(BONUSES["made"](), BONUSES["rnd"]())
+        ours, theirs = in_turn(make_bonus("made"), make_bonus("rnd"))
         goal, met = "at most twice RND", ours <= 2 * theirs
         yield Measure("made, against rnd, in turn", 1e3 * ours, "ms", 1e3 * theirs, theirs / ours, goal, met, where)
     yield from rlexplore.beside([name for name in rlexplore.PAIRS if name in taken], where)
@@ -47,7 +47,7 @@ def pixels(names: list[str], where: str) -> Iterator[Measure]:
     off, action = jnp.zeros((1, size), bool), jax.random.uniform(k_act, (1, size, 6), minval=-1.0)
     batch = Transition(images[0], action, jnp.zeros((1, size)), images[1], off, off)
     for name in names:
-        bonus = MADE.deep(window=2 * size) if name == "made" else BONUSES[name]()
+        bonus = MADE.deep(window=2 * size) if name == "made" else make_bonus(name)
         taken = 1e3 * learning(HostBonus(bonus, spec, size), batch)
         told = f"{name}, reward and update of {size} images of {' x '.join(map(str, shape))}"
         yield Measure(told, taken, "ms", None, None, "", None, where)

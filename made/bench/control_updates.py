@@ -14,7 +14,7 @@ from made import rings
 from made.agents.rad import RAD, sac
 from made.agents.rad_nets import Layout
 from made.bench.machine import best_of
-from made.bonuses.control import control_bonus
+from made.bonuses import make_bonus
 from made.bonuses.re3 import CACHED, LAUNCHED, distances
 from made.bonuses.stored import StoredState
 from made.core import Space, Spec, Transition
@@ -43,13 +43,13 @@ def pixel_learner(bonus: str, precision: str = "float32", sizes: Sizes = Sizes()
     spec = Spec(Space((sizes.side, sizes.side, 9), jnp.uint8), _actions(1), horizon=EPISODE)
     agent = RAD(Layout(crop=sizes.crop, width=sizes.width, precision=precision))
     replay = Replay(sizes.steps, stack=3)
-    return Learner(spec, agent, control_bonus(bonus, pixels=True), Constant(0.05), replay, sizes.batch)
+    return Learner(spec, agent, make_bonus(bonus, "off_policy", pixels=True), Constant(0.05), replay, sizes.batch)
 
 
 def state_learner(bonus: str, sizes: Sizes = Sizes()) -> Learner:
     """SAC on the three numbers of pendulum_swingup."""
     spec = Spec(Space((3,), jnp.float32), _actions(1), horizon=EPISODE)
-    return Learner(spec, sac(), control_bonus(bonus, pixels=False), Constant(0.05), Replay(sizes.steps), sizes.batch)
+    return Learner(spec, sac(), make_bonus(bonus, "off_policy"), Constant(0.05), Replay(sizes.steps), sizes.batch)
 
 
 def _actions(n: int) -> Space:

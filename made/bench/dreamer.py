@@ -18,10 +18,11 @@ from made.agents.dreamer_nets import Layout
 from made.bench import Measure
 from made.bench.control_updates import EPISODE
 from made.bench.machine import device
+from made.bonuses import make_bonus
 from made.control import rendering
 from made.control_run import DreamerRun, dreamer_run
 from made.core import Space, Spec
-from made.dreaming import SequenceLearner, dreaming_bonus
+from made.dreaming import SequenceLearner
 from made.off_policy import LearnerState
 from made.replay import Replay
 from made.schedules import Constant
@@ -79,7 +80,7 @@ def learner(bonus: str, precision: str, sizes: Sizes) -> SequenceLearner:
     obs, action = Space((64, 64, 3), jnp.uint8, None, 0.0, 255.0), Space((1,), jnp.float32, None, -1.0, 1.0)
     spec = Spec(obs, action, horizon=EPISODE)
     agent = Dreamer(dataclasses.replace(sizes.layout, precision=precision), horizon=sizes.horizon)
-    pays = dreaming_bonus(bonus, sizes.batch * sizes.length)
+    pays = make_bonus(bonus, "dreamer", steps=sizes.batch * sizes.length)
     replay = Sequences(Replay(sizes.steps, shortest=EPISODE), sizes.length)
     return SequenceLearner(spec, agent, pays, Constant(0.05), replay, sizes.batch)
 

@@ -1,6 +1,4 @@
-"""Exploration bonuses. Adding one is a file here and a line in `BONUSES`."""
-
-from collections.abc import Callable
+"""Exploration bonuses. To add one, write a file here and a line in `made.bonuses.registry`."""
 
 from made.bonuses.amigo import AMIGo
 from made.bonuses.calibrated import Calibrated
@@ -18,39 +16,14 @@ from made.bonuses.made import MADE
 from made.bonuses.ngu import NGU
 from made.bonuses.noveld import NovelD
 from made.bonuses.re3 import RE3
+from made.bonuses.registry import list_bonuses, make_bonus
 from made.bonuses.released import made_released
 from made.bonuses.ride import RIDE
 from made.bonuses.rnd import RND
 from made.bonuses.strength import bonus_strength
 from made.bonuses.vae import VAE
-from made.core import Bonus
-
-BONUSES: dict[str, Callable[[], Bonus]] = {
-    "none": NoBonus,
-    "hoeffding": lambda: Count(power=0.5),
-    "inverse": lambda: Count(power=1.0),
-    "bernstein": Bernstein,
-    "made": MADE.deep,
-    "made-counts": MADE.hashed,
-    "made-released": made_released,
-    "made-tabular": MADE.tabular,
-    "made-geometric": MADE.geometric,
-    "rnd": RND,
-    "icm": ICM,
-    "ride": RIDE,
-    "noveld": NovelD,
-    "bebold": lambda: NovelD(alpha=1.0),
-    "amigo": AMIGo,
-    "re3": RE3,
-    "e3b": E3B,
-    "ngu": NGU,
-    "disagreement": Disagreement,
-    "hashed": HashedCounts,
-    "first-visit": FirstVisit,
-}
 
 __all__ = [
-    "BONUSES",
     "E3B",
     "FAMILY",
     "ICM",
@@ -82,5 +55,7 @@ __all__ = [
     "Sum",
     "VisitCounts",
     "bonus_strength",
+    "list_bonuses",
     "made_released",
+    "make_bonus",
 ]

@@ -1,6 +1,6 @@
 """A density without a network: every entry of (observation, action) on its own, counted over the recent pairs."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from made import rings, trees
 from made.bonuses.likelihood import SYMBOLS, Outline, outline
-from made.core import Density, Spec
+from made.core import Density, LearnsFrom, Spec
 from made.describe import POSITIVE, check_numbers
 
 
@@ -29,6 +29,7 @@ class Factorised(Density):
     capacity: int = eqx.field(static=True, default=10_000)
     view: str = eqx.field(static=True, default="")
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)
+    learns_from: ClassVar[LearnsFrom] = "new"
 
     def __check_init__(self):
         check_numbers(self, {POSITIVE: ("alpha",)})

@@ -1,25 +1,25 @@
-"""The bonuses of the control experiments with the settings of the paper and of the releases, by name (Section 5.2)."""
+"""The bonuses of the control experiments with the settings of the paper and of the releases (Section 5.2)."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from made.bonuses.combine import Around, Normalised
-from made.bonuses.count import NoBonus
-from made.bonuses.icm import ICM
 from made.bonuses.made import MADE
 from made.bonuses.re3 import RE3
 from made.bonuses.released import DividedState, OrthogonalRND, ReleasedRND, made_released, running, take_in
-from made.bonuses.replayed import LastFrame, fed
+from made.bonuses.released_vae import ReleasedVAE
+from made.bonuses.replayed import FromBatch
 from made.bonuses.rnd import RND
 from made.bonuses.stored import StoredRND
 from made.core import Bonus
-from made.describe import suggest
 from made.learning import Fit
 
 MEMORY = 100_000  # steps among which RE3 looks for neighbours: the release's replay
+DREAMER_WINDOW = (
+    1000  # steps of the recent density: the last two episodes of 1000 frames at repeat 2, as in the release
+)
 
 
 class LevelledState(NamedTuple):
@@ -79,47 +79,44 @@ def _root(variance: Float[Array, ""]) -> Float[Array, ""]:
     return jnp.sqrt(jnp.maximum(variance, 1e-12))
 
 
-def _rnd(pixels: bool, kind: type[ReleasedRND] = ReleasedRND) -> Bonus:
+def control_rnd(pixels: bool, kind: type[ReleasedRND] = ReleasedRND) -> Bonus:
     """The cover of the release, trained on the whole batch that the agent learns from; features of images are kept."""
     rnd = kind(Fit(learning_rate=2e-4, clip=1e9))
     return StoredRND(rnd) if pixels else rnd
 
 
-def _released(pixels: bool) -> MADE:
-    return made_released(cover=_rnd(pixels, OrthogonalRND))
+def control_released(pixels: bool) -> MADE:
+    return made_released(cover=control_rnd(pixels, OrthogonalRND))
 
 
-def _made(pixels: bool) -> MADE:
+def control_made(pixels: bool) -> MADE:
     """The deep reward. Entries of a vector have scales of their own; of images the cover is that of "rnd", whose errors
     on fixed features are small and are brought to a known scale, as the release's factor is.
     """
-    return MADE.deep(cover=Normalised(_rnd(pixels)) if pixels else RND(normalise=True))
+    return MADE.deep(cover=Normalised(control_rnd(pixels)) if pixels else RND(normalise=True))
 
 
-def _re3() -> RE3:
+def control_re3() -> RE3:
     return RE3(embedding=50, capacity=MEMORY, released=True)
 
 
-CONTROL_BONUSES: dict[str, Callable[[bool], Bonus]] = {  # with pixels or with vectors
-    "none": lambda pixels: NoBonus(),
-    "rnd": lambda pixels: Normalised(_rnd(pixels)),
-    "icm": lambda pixels: ICM(fit=Fit(learning_rate=2e-4)),
-    "re3": lambda pixels: Normalised(_re3()),
-    "re3-released": lambda pixels: DividedAsReleased(_re3()),
-    "made": _made,
-    "made-released": _released,
-    "rnd-at-made": lambda pixels: Levelled(_released(pixels)),
-    "cover-at-made": lambda pixels: Levelled(_made(pixels)),
-}
+def dreamer_rnd(kind: type[ReleasedRND] = ReleasedRND) -> ReleasedRND:
+    """The cover of the release, trained on the whole batch that the agent learns from."""
+    return kind(Fit(learning_rate=6e-4, clip=100.0))
 
 
-def control_bonus(name: str, pixels: bool) -> Bonus:
-    """A bonus for an agent that learns from a replay; with pixels it looks at the last frame of a stack.
+def dreamer_made() -> MADE:
+    """The deep reward over the cover of "rnd", as with RAD."""
+    return MADE.deep(DREAMER_WINDOW, cover=Normalised(dreamer_rnd()))
 
-    >>> control_bonus("made", pixels=False).recent.density.window
-    10000
-    """
-    if name not in CONTROL_BONUSES:
-        raise ValueError(f"There is no bonus {name!r} for control.{suggest(name, list(CONTROL_BONUSES))}")
-    bonus = fed(CONTROL_BONUSES[name](pixels))
-    return LastFrame(bonus) if pixels and name != "none" else bonus
+
+def dreamer_released() -> MADE:
+    vae = ReleasedVAE(
+        DREAMER_WINDOW, fit=Fit(learning_rate=1e-3, clip=100.0, steps=4, batch=128), capacity=DREAMER_WINDOW
+    )
+    return made_released("none", cover=dreamer_rnd(OrthogonalRND), density=vae)
+
+
+def dreamer_re3(steps: int) -> FromBatch:
+    """RE3 whose neighbours are the batch itself, of so many steps."""
+    return FromBatch(RE3(embedding=50, k=50, capacity=steps, on="next_obs", released=True))

@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from made.core import Bonus, EpisodeMemory, NoMemory, table_sizes
+from made.core import Bonus, EpisodeMemory, LearnsFrom, NoMemory, table_sizes
 from made.describe import AT_LEAST_ZERO, check_numbers
 
 
@@ -39,6 +39,7 @@ class Count(Bonus):
     v_max: float = 1.0
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ("obs", "action")
+    learns_from: ClassVar[LearnsFrom] = "new"
 
     def __check_init__(self):
         check_numbers(self, {AT_LEAST_ZERO: ("power", "v_max")})
@@ -71,6 +72,7 @@ class Bernstein(Bonus):
 
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ("obs", "action", "value")
+    learns_from: ClassVar[LearnsFrom] = "new"
 
     def init(self, key, spec) -> BernsteinState:
         s, a = table_sizes(spec, "Bernstein")

@@ -1,6 +1,6 @@
 """Estimates of d^{pi_mix,k}, the density of recent experience: the correction MADE applies to a count bonus."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from made import hashing, moments, rings, trees, views
-from made.core import Density, Transition, table_sizes
+from made.core import Density, LearnsFrom, Transition, table_sizes
 from made.describe import SHARE, check_numbers, check_types
 
 
@@ -29,6 +29,7 @@ class RecentCounts(Density):
 
     window: int = 1000
     capacity: int = eqx.field(static=True, default=1000)
+    learns_from: ClassVar[LearnsFrom] = "new"
 
     def __check_init__(self):
         check_types(self)
@@ -66,6 +67,7 @@ class GeometricMixture(Density):
     """
 
     eta: float = 0.02
+    learns_from: ClassVar[LearnsFrom] = "new"
 
     def __check_init__(self):
         check_numbers(self, {SHARE: ("eta",)})
@@ -105,6 +107,7 @@ class HashedRecentCounts(Density):
     capacity: int = eqx.field(static=True, default=10_000)
     bits: int = eqx.field(static=True, default=20)
     view: str = eqx.field(static=True, default="")
+    learns_from: ClassVar[LearnsFrom] = "new"
 
     def __check_init__(self):
         check_types(self)

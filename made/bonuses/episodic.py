@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, UInt32
 
 from made import views
-from made.core import EpisodeMemory, NoMemory, Note, Transition
+from made.core import EpisodeMemory, NoMemory, Note, Replayed, Transition
 from made.describe import check_types
 
 
@@ -108,4 +108,7 @@ def with_trace(batch: Transition, i: int) -> Transition:
     def own(note: Note) -> Note:
         return note._replace(trace=note.trace[i]) if note.trace else note
 
-    return batch._replace(note=own(batch.note), next_note=own(batch.next_note))
+    extras = batch.extras
+    if isinstance(extras, Replayed):
+        extras = extras._replace(new=with_trace(extras.new, i), recent=with_trace(extras.recent, i))
+    return batch._replace(note=own(batch.note), next_note=own(batch.next_note), extras=extras)

@@ -1,6 +1,6 @@
 """Counts where a table over states is out of reach: observations are hashed into a table of fixed size."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from made import trees, views
 from made.bonuses.embedding import check_on
-from made.core import Bonus, EpisodeMemory, NoMemory, Space
+from made.core import Bonus, EpisodeMemory, LearnsFrom, NoMemory, Space
 from made.describe import AT_LEAST_ZERO, check_numbers
 
 
@@ -38,6 +38,7 @@ class HashedCounts(Bonus):
     on: str = eqx.field(static=True, default="next_obs")
     view: str = eqx.field(static=True, default="")
     memory: EpisodeMemory = NoMemory()
+    learns_from: ClassVar[LearnsFrom] = "new"
 
     def __check_init__(self):
         check_numbers(self, {AT_LEAST_ZERO: ("power",)})

@@ -1,7 +1,7 @@
 """Random encoders for efficient exploration: the distance to the nearest neighbours among what was seen."""
 
 import math
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,7 +12,7 @@ from made import rings, trees
 from made.bonuses.embedding import Embedding, check_on
 from made.bonuses.likelihood import outline
 from made.bonuses.released import RandomEncoder
-from made.core import Bonus, EpisodeMemory, NoMemory, Transition
+from made.core import Bonus, EpisodeMemory, LearnsFrom, NoMemory, Transition
 from made.describe import COUNT, COUNT_OR_NONE, check_numbers
 
 CACHED, LAUNCHED = 64**2, 128**2  # others at a time: as a cache holds on a CPU, as keep a GPU busy; squares: `largest`
@@ -49,6 +49,7 @@ class RE3(Bonus):
     block: int = eqx.field(static=True, default=0)  # a time: they bound the matrix of distances; 0: as suits the device
     released: bool = eqx.field(static=True, default=False)
     memory: EpisodeMemory = NoMemory()
+    learns_from: ClassVar[LearnsFrom] = "new"
 
     def __check_init__(self):
         check_numbers(self, {COUNT: ("embedding", "width"), COUNT_OR_NONE: ("hidden",)})

@@ -1,5 +1,7 @@
 """The VAE of the authors' code, loss and all: what the released MADE takes for a density."""
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ from made import rings, trees
 from made.bonuses import pixels
 from made.bonuses.likelihood import SYMBOLS, Outline, outline
 from made.bonuses.vae import VAEState, latent_metrics, take_in
-from made.core import Density
+from made.core import Density, LearnsFrom
 from made.describe import check_types
 from made.learning import Fit, named
 from made.nets import MLP, ConvNet
@@ -92,6 +94,7 @@ class ReleasedVAE(Density):
     width: int = eqx.field(static=True, default=256)
     view: str = eqx.field(static=True, default="")
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)
+    learns_from: ClassVar[LearnsFrom] = "recent"
 
     def __check_init__(self):
         check_types(self)

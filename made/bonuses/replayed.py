@@ -1,50 +1,23 @@
-"""What each part of a bonus learns from where an agent learns from a replay: fresh steps, recent ones, or drawn ones.
-
-On-policy, a batch is all three. Off-policy they come apart: networks learn from the batch that the agent learns from,
-as in the authors' code; counts and memories take in every step once, when it is fresh; a density of recent experience
-learns from the last `window` steps, which the replay holds already.
-"""
+"""Bonuses that learn from a replay buffer: which parts need which steps (`Estimator.learns_from` in `made.core`)."""
 
 import dataclasses
-from typing import NamedTuple
 
 import jax
-from jaxtyping import Array, Int
+from jaxtyping import Array
 
 from made.bonuses.combine import Repaid
-from made.bonuses.count import Bernstein, Count
-from made.bonuses.density import GeometricMixture, HashedRecentCounts, RecentCounts
-from made.bonuses.hashed import HashedCounts
-from made.bonuses.re3 import RE3
-from made.bonuses.released_vae import FRAME, ReleasedVAE
-from made.bonuses.vae import VAE
-from made.core import Bonus, Density, Picture, Space, Spec, Transition
-from made.describe import check_types
+from made.bonuses.released_vae import FRAME
+from made.core import Bonus, Density, Estimator, Picture, Replayed, Space, Spec, Transition
 
-DRAWS = 512  # recent steps that a density is handed at each update
+DRAWS = 512  # recent steps that a density is given at each update
 
 
-class Replayed(NamedTuple):
-    """What comes along with a batch drawn from a replay, as its `extras`."""
+class FromBatch(Repaid):
+    """A bonus that learns from the sampled batch, whatever its class says.
 
-    fresh: Transition  # [T, N] the steps since the update before
-    recent: Transition  # [1, DRAWS] drawn evenly from the last `window` steps
-    at: Int[Array, "1 B"] | None = None  # where in the replay the steps of the batch stand, where that is known
-    new: Int[Array, "T N"] | None = None  # the same of the fresh ones
-
-
-def fresh_of(batch: Transition) -> Transition:
-    """The steps of a batch that nobody has seen before: of a replayed one what came with it, of a rollout all."""
-    return batch.extras.fresh if isinstance(batch.extras, Replayed) else batch
-
-
-def recent_of(batch: Transition) -> Transition:
-    """Recent steps: of a replayed batch those that came with it, of a rollout all."""
-    return batch.extras.recent if isinstance(batch.extras, Replayed) else batch
-
-
-class Fresh(Repaid):
-    """A bonus that takes in every step once: counts, memories of neighbours."""
+    `RE3` remembers each new step. `FromBatch(RE3())` looks for neighbours in the batch that it pays, as the release
+    does with Dreamer.
+    """
 
     bonus: Bonus
 
@@ -52,80 +25,62 @@ class Fresh(Repaid):
         return paid
 
     def update(self, state, batch, key):
-        return self.bonus.update(state, fresh_of(batch), key)
+        extras = () if isinstance(batch.extras, Replayed) else batch.extras
+        return self.bonus.update(state, batch._replace(extras=extras), key)
 
 
-class FreshDensity(Density):
-    """A density that takes in every step once: counts of a window."""
-
-    density: Density
-
-    def init(self, key, spec):
-        return self.density.init(key, spec)
-
-    def log_density(self, state, batch):
-        return self.density.log_density(state, batch)
-
-    def update(self, state, batch, key):
-        return self.density.update(state, fresh_of(batch), key)
+def _decides(part: object) -> bool:
+    """Whether a part of a bonus, or nothing inside it, decides what is learnt from."""
+    return isinstance(part, FromBatch) or (isinstance(part, Estimator) and part.learns_from != "batch")
 
 
-class Recent(Density):
-    """A density that learns from the last `window` steps as the replay holds them, so that none is stored twice.
+def _learning_from(bonus: Bonus, source: str) -> list[Bonus | Density]:
+    """The outermost parts of a bonus, itself among them, that learn from `source`."""
+    parts = jax.tree.leaves(bonus, is_leaf=_decides)
+    return [part for part in parts if isinstance(part, Estimator) and part.learns_from == source]  # type: ignore[misc]
 
-    Its own ring need only hold the draws of one update: a step on 128 pairs drawn from 512 that were drawn from the
-    window is a step on pairs of the window.
+
+def needs_new(bonus: Bonus) -> bool:
+    """Whether some part of a bonus takes in each step once.
+
+    >>> from made.bonuses import MADE, RE3, Normalised
+    >>> needs_new(MADE.deep()), needs_new(MADE.hashed()), needs_new(Normalised(RE3())), needs_new(FromBatch(RE3()))
+    (False, True, True, False)
     """
-
-    density: Density
-    window: int = 10_000
-
-    def __check_init__(self):
-        check_types(self)
-        if isinstance(self.window, int) and self.window < 1:
-            raise ValueError(f"A density of the last `window` steps takes a window of at least 1, got {self.window}.")
-
-    def init(self, key, spec):
-        return self.density.init(key, spec)
-
-    def log_density(self, state, batch):
-        return self.density.log_density(state, batch)
-
-    def update(self, state, batch, key):
-        return self.density.update(state, recent_of(batch), key)
+    return bool(_learning_from(bonus, "new"))
 
 
-ONCE = (Count, Bernstein, HashedCounts, RE3)
-ONCE_DENSITIES = (RecentCounts, GeometricMixture, HashedRecentCounts)
-WINDOWED = (VAE, ReleasedVAE)
-FED = (Fresh, FreshDensity, Recent)
+def recent_window(bonus: Bonus) -> Array | int | None:
+    """How many steps back the recent steps go that a bonus asks for; None where it asks for none.
 
-
-def fed(bonus: Bonus) -> Bonus:
-    """The same bonus with each part learning from what it should of a replay, however deep it stands.
-
-    >>> type(fed(RE3())).__name__
-    'Fresh'
+    >>> from made.bonuses import MADE
+    >>> recent_window(MADE.deep(window=700)), recent_window(MADE.hashed(window=700))
+    (700, None)
     """
+    parts = _learning_from(bonus, "recent")
+    if len(parts) > 1:
+        raise ValueError(
+            f"A bonus may have one part that learns from recent steps, got {len(parts)}: leave out the others."
+        )
+    if not parts:
+        return None
+    if not hasattr(parts[0], "window"):
+        raise ValueError(
+            f"{type(parts[0]).__name__} learns from recent steps, so it needs a field `window`: how many of them."
+        )
+    return parts[0].window  # type: ignore[attr-defined]
 
-    def feed(part):
-        if isinstance(part, WINDOWED):
-            return Recent(dataclasses.replace(part, window=DRAWS, capacity=DRAWS), part.window)
-        if isinstance(part, ONCE_DENSITIES):
-            return FreshDensity(part)
-        return Fresh(part) if isinstance(part, ONCE) else part
 
-    parts = (*ONCE, *ONCE_DENSITIES, *WINDOWED, *FED)
-    return jax.tree.map(feed, bonus, is_leaf=lambda x: isinstance(x, parts))
+def under_replay(bonus: Bonus) -> Bonus:
+    """The bonus with room for `DRAWS` recent steps in place of its window: the replay buffer holds the window."""
 
+    def settle(part):
+        if not isinstance(part, Estimator) or part.learns_from != "recent":
+            return part
+        names = {field.name for field in dataclasses.fields(part)}
+        return dataclasses.replace(part, **{name: DRAWS for name in ("window", "capacity") if name in names})
 
-def window_of(bonus: Bonus) -> Array | int | None:
-    """How far back the recent steps go that a bonus made by `fed` asks for; None where it asks for none."""
-    parts = jax.tree.leaves(bonus, is_leaf=lambda x: isinstance(x, Recent))
-    windows = [part.window for part in parts if isinstance(part, Recent)]
-    if len(windows) > 1:
-        raise ValueError(f"A bonus may have one density of recent steps, got {len(windows)}: leave the others out.")
-    return windows[0] if windows else None
+    return jax.tree.map(settle, bonus, is_leaf=_decides)
 
 
 class LastFrame(Repaid):
@@ -155,6 +110,6 @@ class LastFrame(Repaid):
 def _cut(batch: Transition) -> Transition:
     extras = batch.extras
     if isinstance(extras, Replayed):
-        extras = extras._replace(fresh=_cut(extras.fresh), recent=_cut(extras.recent))
+        extras = extras._replace(new=_cut(extras.new), recent=_cut(extras.recent))
     last = lambda x: x[..., -FRAME:]  # noqa: E731
     return batch._replace(obs=last(batch.obs), next_obs=last(batch.next_obs), extras=extras)

@@ -17,8 +17,8 @@ from made import rings, trees
 from made.bonuses.combine import Repaid
 from made.bonuses.re3 import RE3, RE3State
 from made.bonuses.released import Distilled, ReleasedRND
-from made.bonuses.replayed import Fresh, Replayed, fresh_of
-from made.core import Bonus, EpisodeMemory, NoMemory, Transition
+from made.bonuses.replayed import FromBatch, Replayed
+from made.core import Bonus, EpisodeMemory, NoMemory, Replayed, Transition, learning_data
 from made.describe import check_types
 from made.learning import named
 from made.nets import MLP
@@ -66,8 +66,8 @@ class StoredRND(Bonus):
     def update(self, state, batch, key):
         net, features = state.rnd, state.features
         if _places(batch, self.steps) is not None:
-            new = encoded(net.encoder, fresh_of(batch).next_obs)
-            features = features.at[batch.extras.new.reshape(-1)].set(new.astype(features.dtype))
+            new = encoded(net.encoder, batch.extras.new.next_obs)
+            features = features.at[batch.extras.new_at.reshape(-1)].set(new.astype(features.dtype))
         seen = self._features(StoredState(net, features), batch)
         items = trees.flatten_leading(seen, batch.reward.ndim)
 
@@ -94,10 +94,10 @@ class StoredRE3(Repaid):
 
     def update(self, state, batch, key):
         if _places(batch, self.bonus.capacity) is None:
-            return self.bonus.update(state, fresh_of(batch), key)
-        fresh = fresh_of(batch)
+            return self.bonus.update(state, batch, key)
+        fresh = learning_data(batch, "new")
         points = encoded(state.encoder, getattr(fresh, self.bonus.on))
-        items = state.ring.items.at[batch.extras.new.reshape(-1)].set(points)
+        items = state.ring.items.at[batch.extras.new_at.reshape(-1)].set(points)
         ring = rings.Ring(items, state.ring.written + fresh.reward.size)
         return RE3State(state.encoder, ring), {"re3/held": rings.size(ring).astype(float)}
 
@@ -123,9 +123,8 @@ def beside(bonus: Bonus, steps: int) -> Bonus:
     def settle(part):
         if isinstance(part, StoredRND):
             return dataclasses.replace(part, steps=steps)
-        re3 = part.bonus if isinstance(part, Fresh) else None
-        if isinstance(re3, RE3) and re3.k < steps <= re3.capacity:
-            return StoredRE3(dataclasses.replace(re3, capacity=steps))
+        if isinstance(part, RE3) and part.k < steps <= part.capacity:
+            return StoredRE3(dataclasses.replace(part, capacity=steps))
         return part
 
-    return jax.tree.map(settle, bonus, is_leaf=lambda x: isinstance(x, StoredRND | Fresh))
+    return jax.tree.map(settle, bonus, is_leaf=lambda x: isinstance(x, StoredRND | RE3 | StoredRE3 | FromBatch))

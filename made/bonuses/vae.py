@@ -1,6 +1,6 @@
 """A variational auto-encoder as an estimate of the recent density d^{pi_mix,k}(s, a), Section 5."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from made import rings, trees
 from made.bonuses import pixels
 from made.bonuses.likelihood import SYMBOLS, Outline, outline
-from made.core import Density, Transition
+from made.core import Density, LearnsFrom, Transition
 from made.describe import AT_LEAST_ZERO, check_numbers
 from made.learning import Fit, Learned, named
 from made.nets import MLP
@@ -123,6 +123,7 @@ class VAE(Density):
     view: str = eqx.field(static=True, default="")
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)  # (): every byte image is pixels
     fresh: int = eqx.field(static=True, default=3)  # new pairs for each one that is learnt from; 0: always all steps
+    learns_from: ClassVar[LearnsFrom] = "recent"
 
     def __check_init__(self):
         check_numbers(self, {AT_LEAST_ZERO: ("free",)})

@@ -24,7 +24,8 @@ def trials(scale: Scale) -> dict[str, Trial]:
             path = f"bonus{'.bonus' * run.task.pixels}.recent.density.window"
             for window in budget.windows:
                 steps = min(WINDOWS.get(window, run.replay.capacity), run.replay.capacity)
-                found[f"{task}/{method}/{window}"] = override(run, path, str(steps))
+                roomy = override(run, path.removesuffix("window") + "capacity", str(max(steps, 10_000)))
+                found[f"{task}/{method}/{window}"] = override(roomy, path, str(steps))
     return found
 
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from made.agents import AGENTS
-from made.bonuses import BONUSES
-from made.bonuses.control import CONTROL_BONUSES
+from made.agents import list_agents
+from made.bonuses import list_bonuses
 from made.selftest import kills, running
 from made.training import checkpoint
 from made.training import folder as run_folder
@@ -31,12 +30,14 @@ _DREAMT = ("none", "rnd", "made-counts", "disagreement")
 
 def pairs() -> dict[str, str]:
     """The command of each agent with each bonus, small in every size."""
-    found = {f"{agent}+made-tabular": f"{_LOCK} --agent {agent} --bonus made-tabular" for agent in AGENTS}
+    found = {
+        f"{agent}+made-tabular": f"{_LOCK} --agent {agent} --bonus made-tabular" for agent in list_agents("on_policy")
+    }
     found = {name: words for name, words in found.items() if not name.startswith("impala")}
     found |= {f"value-iteration+{bonus}": f"{_LOCK} --agent value-iteration --bonus {bonus}" for bonus in COUNTED}
-    for bonus in (name for name in BONUSES if name not in COUNTED):
+    for bonus in (name for name in list_bonuses("on_policy") if name not in COUNTED):
         found[f"impala+{bonus}"] = f"{kills.GRID} --bonus {bonus} {_SMALL.get(bonus, '')}"
-    for bonus in CONTROL_BONUSES:
+    for bonus in list_bonuses("off_policy"):
         found[f"sac+{bonus}"] = f"{kills.CONTROL} --agent sac --bonus {bonus} --set agent.layout.width=8"
         sizes = "--set task.size=24 --set agent.layout.crop=20 --set agent.layout.width=8 --set agent.layout.channels=2"
         found[f"rad+{bonus}"] = f"{kills.CONTROL} --agent rad --bonus {bonus} {sizes}"

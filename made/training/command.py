@@ -19,9 +19,10 @@ _PLACES = ("out", "hosts", "host", "coordinator")  # where a run is, not what it
 class Train:
     """Train an agent with a bonus. The same command on a folder with an unfinished run goes on with it."""
 
-    env: str  # a MiniGrid id, in full or as in DoorKey-5x5, a tabular task, gym:ID, envpool:ID, a control task
-    agent: str = "impala"  # on control tasks rad or dreamer, from pixels, or sac, from states
-    bonus: str = "made"  # a name from made list
+    # a MiniGrid id, in full or as in DoorKey-5x5, a tabular or control task, gym:ID, envpool:ID, or module:Env
+    env: str
+    agent: str = "impala"  # on control tasks rad or dreamer, from pixels, or sac, from states; module:Agent is your own
+    bonus: str = "made"  # a name from made list; module:Bonus is your own
     steps: str | None = None  # frames of each seed, 10M (control tasks: 500k); rounded up to whole updates
     seeds: int = 1  # seeds 0 to N-1, side by side in one program
     # temperature of the bonus: 0.01; 1 with --strength, and another one scales that; on control tasks the paper's

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree, Shaped
 
+from made.bonuses.replayed import needs_new
 from made.core import Spec, Transition
-from made.dreaming import SequenceLearner, takes_fresh
+from made.dreaming import SequenceLearner
 from made.off_policy import LearnerState
 from made.training import lanes
 from made.training.control_programs import ControlPrograms
@@ -181,7 +182,7 @@ class Learning:
         self._waiting[i].add(came)
         leaves = self._stored(i, leaves, whole=bool(updates) or t == first)
         if updates:  # without parts that need them the new steps are not told, so that one program does for all
-            leaves, sums = self._studied(leaves, sums, t, updates, new if takes_fresh(self.run.bonus) else 0)
+            leaves, sums = self._studied(leaves, sums, t, updates, new if needs_new(self.run.bonus) else 0)
         elif t == first:
             leaves = programs.call(programs.introduce, leaves, new_to_all(self.run))
         return leaves, sums

@@ -1,10 +1,9 @@
 """What `made train` does on a task of DeepMind Control: RAD or Dreamer from pixels, SAC from states, with a bonus."""
 
-from made.agents import AGENTS
+from made.agents.registry import make_agent, setting_of
 from made.control import CONTROL
 from made.control.sparse import SPARSE
-from made.control_run import CONTROL_AGENTS, ControlRun, DreamerRun, control_run, fitted
-from made.describe import suggest
+from made.control_run import ControlRun, DreamerRun, control_run, fitted
 from made.dreaming import Dreaming
 from made.schedules import Constant
 from made.training import dreamer_run
@@ -19,7 +18,7 @@ __all__ = ["ControlRun", "DreamerRun", "asked", "build"]
 
 def asked(env: str, agent: str) -> bool:
     """Whether those names ask for a control run, or for Dreamer anywhere."""
-    return agent in CONTROL_AGENTS or env in CONTROL or env in SPARSE
+    return env in CONTROL or env in SPARSE or _setting(agent) != "on_policy"
 
 
 def build(
@@ -33,8 +32,10 @@ def build(
 ) -> ControlRun | Dreaming:
     """The run of those names with its `path=value` settings, its length still to be given."""
     demand_payable(bonus, gated, tau, strength)
-    if agent == "dreamer" and (_elsewhere(env) or env[:1].isupper()):  # as those of grids are, misspelt ones too
-        return dreamer_run.build(env, bonus, gated, tau, strength, settings)
+    if _setting(agent) == "dreamer" and (
+        _elsewhere(env) or env[:1].isupper()
+    ):  # as those of grids are, misspelt ones too
+        return dreamer_run.build(env, agent, bonus, gated, tau, strength, settings)
     _demand_agent(env, agent)
     if gated or strength is not None:
         raise ValueError(
@@ -54,9 +55,7 @@ def build(
 
 def _demand_agent(env: str, agent: str) -> None:
     """Refuse an agent that does not fit the task, and say which does."""
-    if agent not in CONTROL_AGENTS:
-        if agent not in AGENTS:
-            raise ValueError(f"There is no agent {agent!r}.{suggest(agent, [*CONTROL_AGENTS, *AGENTS])}")
+    if setting_of(make_agent(agent)) == "on_policy":
         raise ValueError(
             f"{agent} chooses among a few actions, and those of {env} are numbers in [-1, 1]: take --agent rad or "
             "--agent dreamer, from pixels, or --agent sac, from states."
@@ -66,6 +65,14 @@ def _demand_agent(env: str, agent: str) -> None:
             f"{agent} acts in tasks of DeepMind Control, such as pendulum_swingup, and {env} is none: take one of them "
             "or another agent, such as --agent impala."
         )
+
+
+def _setting(agent: str) -> str:
+    """What an agent of that name learns from; a name that stands for none is refused later."""
+    try:
+        return setting_of(make_agent(agent))
+    except ValueError:
+        return "on_policy"
 
 
 def _elsewhere(env: str) -> bool:

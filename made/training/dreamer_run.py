@@ -3,10 +3,10 @@
 import dataclasses
 
 from made.adapters.hosts import Hosted
+from made.agents import make_agent
 from made.agents.dreamer import Dreamer
 from made.agents.dreamer_nets import Layout
-from made.bonuses import BONUSES, FirstVisit
-from made.bonuses.replayed import fed
+from made.bonuses import FirstVisit, make_bonus
 from made.dreaming import Dreaming
 from made.grids import Grid
 from made.replay import Replay
@@ -14,7 +14,7 @@ from made.run import Run
 from made.schedules import Constant
 from made.sequences import Sequences
 from made.training.coverage import Coverage
-from made.training.plan import SPARES, environment, named, settled
+from made.training.plan import SPARES, environment, settled
 
 STEPS, WINDOW = 200_000, 16  # that the replay holds; of one window, which may hold the ends of episodes
 TAU = 0.005  # a step's share of the bonus: imagination adds up many
@@ -22,7 +22,7 @@ SHORTEST = 10  # steps of an episode on average, for the room of the frames that
 
 
 def build(
-    env: str, bonus: str, gated: bool, tau: float | None, strength: float | None, settings: tuple[str, ...]
+    env: str, agent: str, bonus: str, gated: bool, tau: float | None, strength: float | None, settings: tuple[str, ...]
 ) -> Dreaming:
     """Dreamer with a head for the ends of episodes and, for discrete actions, likelihood ratios, sized for two cores.
 
@@ -32,13 +32,13 @@ def build(
     """
     if strength is not None:
         raise ValueError("--strength is for agents that learn from rollouts: give Dreamer a --tau.")
-    task, pays = environment(env), named("bonus", bonus, BONUSES)
+    task, pays = environment(env), make_bonus(bonus)
     if isinstance(task, Hosted):
         raise ValueError(f"Dreamer learns in compiled environments and on control tasks; {env} is hosted elsewhere.")
-    pays = fed(FirstVisit(pays) if gated else pays)
-    agent = small_dreamer()
+    pays = FirstVisit(pays) if gated else pays
+    dreamer = small_dreamer() if agent == "dreamer" else make_agent(agent)
     schedule = Constant(TAU if tau is None else tau)
-    run = Run(task, agent, pays, schedule, n_envs=8, unroll=50, spares=SPARES, watches=(Coverage(),))
+    run = Run(task, dreamer, pays, schedule, n_envs=8, unroll=50, spares=SPARES, watches=(Coverage(),))
     replay = Sequences(Replay(STEPS, streams=8, shortest=SHORTEST), WINDOW, whole=False)
     trial = settled(Dreaming(run, replay, batch=8, updates=50, prefill=250), settings)
     run, steps = trial.run, dataclasses.replace(trial.replay.steps, streams=trial.run.n_envs)

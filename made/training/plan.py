@@ -4,18 +4,16 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from made.adapters.hosts import hosted
-from made.agents import AGENTS
-from made.bonuses import BONUSES
+from made.agents import make_agent
+from made.bonuses import make_bonus
 from made.bonuses.calibrated import Calibrated
 from made.bonuses.combine import FirstVisit
-from made.control import CONTROL
 from made.core import Bonus, Environment
-from made.describe import describe, override, suggest, to_dict
-from made.grids import GRIDS, Grid, grid_ids, make_grid
+from made.describe import override, to_dict
+from made.grids import Grid
 from made.run import Run
 from made.schedules import Constant
-from made.tasks import TASKS, make
+from made.tasks import grid_id, make
 from made.training.checkpoint import KEEP
 from made.training.coverage import Coverage
 
@@ -76,22 +74,12 @@ def environment(name: str) -> Environment:
     A grid shows the hash of its full state beside the agent's view, for the bonuses and the measures that count. The
     same grid in Farama's package is gym:KeyCorridorS4R3, in EnvPool envpool:KeyCorridorS4R3.
     """
-    elsewhere = hosted(name)
-    if elsewhere is not None:
-        return elsewhere
-    grids = grid_ids()
-    if name in grids:
-        return make_grid(grids[name], shows=("image", "hash"))
-    if name not in TASKS:
-        raise ValueError(f"There is no task {name!r}.{suggest(name, [*grids, *TASKS, *CONTROL])}")
-    return make(name)
-
-
-def named(kind: str, name: str, registry: dict[str, Any]) -> Any:
-    """An entry of a registry, made with its defaults."""
-    if name not in registry:
-        raise ValueError(f"There is no {kind} {name!r}.{suggest(name, list(registry))}")
-    return registry[name]()
+    if grid_id(name) is not None:
+        return make(name, shows=("image", "hash"))
+    found = make(name)
+    if not isinstance(found, Environment):
+        raise ValueError(f"{name} is a control task, which agents such as impala do not act in: take --agent sac.")
+    return found
 
 
 def demand_payable(bonus: str, gated: bool, tau: float | None, strength: float | None) -> None:
@@ -115,7 +103,7 @@ def build_run(
 ) -> Run:
     """The run of those names with its `path=value` settings, its length still to be given."""
     demand_payable(bonus, gated, tau, strength)
-    task, who, pays = environment(env), named("agent", agent, AGENTS), named("bonus", bonus, BONUSES)
+    task, who, pays = environment(env), make_agent(agent), make_bonus(bonus)
     pays = FirstVisit(pays) if gated else pays
     if strength is not None:
         pays = Calibrated(pays, strength)
@@ -130,7 +118,7 @@ def build_run(
 
 def settled(run: Any, settings: tuple[str, ...]) -> Any:
     """A run with its `path=value` settings; a place for another bonus, such as Dreamer's curiosity, takes its name."""
-    kinds = {Bonus: lambda name: named("bonus", name, BONUSES)}
+    kinds = {Bonus: make_bonus}
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals or not path:

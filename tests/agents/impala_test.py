@@ -14,7 +14,7 @@ from made.agents import IMPALA
 from made.agents.impala_nets import LAYOUTS, Dense, Layout, Patches, PolicyNet
 from made.bonuses import Flat, NoBonus, Scaled
 from made.core import Space
-from made.describe import describe, override, run_id
+from made.describe import override, run_id, to_dict
 from made.rollout import begin, rollout
 from made.run import Run, learn, start
 from made.trial import execute
@@ -93,9 +93,9 @@ def test_a_truncated_step_bootstraps_from_the_value_of_its_true_successor(memory
 
 
 def test_bootstrapping_at_truncation_is_chosen_by_name_and_leaves_run_ids_as_they_were():
-    assert "bootstrap_truncated" not in describe(IMPALA())
+    assert "bootstrap_truncated" not in to_dict(IMPALA())
     changed = override(IMPALA(), "bootstrap_truncated", "true")
-    assert changed.bootstrap_truncated is True and describe(changed)["bootstrap_truncated"] is True
+    assert changed.bootstrap_truncated is True and to_dict(changed)["bootstrap_truncated"] is True
     assert run_id(changed) != run_id(IMPALA())
 
 

@@ -1,6 +1,7 @@
 """Learning from a replay: what each part of a bonus learns from, and one compiled call against its parts by hand."""
 
 import functools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,24 @@ from contracts.settings import TINY, quick, rnd
 from made import rings, trees
 from made.agents.rad import RAD
 from made.agents.rad_nets import Layout
-from made.bonuses import MADE, RE3, VAE, Flat, HashedCounts, Normalised, Standardised, Sum
-from made.bonuses.control import CONTROL_BONUSES, DividedAsReleased, Levelled, control_bonus
+from made.bonuses import MADE, RE3, VAE, FirstVisit, Flat, HashedCounts, Normalised, Scaled, Standardised, Sum
+from made.bonuses.control import DividedAsReleased, Levelled
 from made.bonuses.re3 import distances
-from made.bonuses.replayed import DRAWS, Fresh, FreshDensity, LastFrame, Recent, Replayed, fed, window_of
-from made.core import Agent, Density, Space, Spec, Transition
+from made.bonuses.registry import list_bonuses, make_bonus
+from made.bonuses.replayed import DRAWS, FromBatch, LastFrame, needs_new, recent_window, under_replay
+from made.core import (
+    Agent,
+    Bonus,
+    Density,
+    EpisodeMemory,
+    LearnsFrom,
+    NoMemory,
+    Note,
+    Replayed,
+    Space,
+    Spec,
+    Transition,
+)
 from made.off_policy import Learner, Outside, programs
 from made.replay import HostReplay, Replay
 from made.schedules import Constant
@@ -23,7 +37,7 @@ from made.schedules import Constant
 STATE = Spec(Space((3,), jnp.float32), Space((2,), jnp.float32, None, -1.0, 1.0), horizon=5)
 PIXELS = STATE._replace(obs=Space((100, 100, 9), jnp.uint8))
 SAC = RAD(Layout(encoder="state", width=6))
-BONUS = fed(Sum((rnd(), RE3(**TINY, capacity=40))))  # one that learns from the batch, one that takes in every step
+BONUS = Sum((rnd(), RE3(**TINY, capacity=40)))  # one that learns from the batch, one that takes in every step
 
 
 class Witness(Agent):
@@ -156,29 +170,103 @@ def test_acting_explores_or_not_and_lanes_have_one_more_axis():
     assert jax.eval_shape(lanes.act, both.agent, jnp.ones((2, 4, 3)), keys).shape == (2, 4, 2)
 
 
-def test_each_part_of_a_bonus_learns_from_what_it_should():
-    batch, recent, fresh = steps(8, seed=1), steps(6, seed=2), steps(2, seed=3)
-    replayed, key, zero = batch._replace(extras=Replayed(fresh, recent)), jax.random.key(0), jnp.zeros(())
-    for part, source in ((Tally(), batch), (FreshDensity(Tally()), fresh), (Recent(Tally()), recent)):
+class TallyNew(Tally):
+    """The same, of each new step once."""
+
+    learns_from: ClassVar[LearnsFrom] = "new"
+
+
+class TallyRecent(Tally):
+    """The same, of recent steps; `update` is the inherited one."""
+
+    learns_from: ClassVar[LearnsFrom] = "recent"
+    window: int = 4
+
+
+class Counting(Bonus):
+    """A user's own counting bonus: how many steps it was shown, and the sum of their rewards."""
+
+    learns_from: ClassVar[LearnsFrom] = "new"
+    reads: ClassVar[tuple[str, ...]] = ("obs",)
+    memory: EpisodeMemory = NoMemory()
+
+    def init(self, key, spec):
+        return {"steps": jnp.zeros(()), "sum": jnp.zeros(())}
+
+    def reward(self, state, batch, *, value=None):
+        return jnp.ones_like(batch.reward)
+
+    def update(self, state, batch, key):
+        return {"steps": state["steps"] + batch.reward.size, "sum": state["sum"] + batch.reward.sum()}, {}
+
+
+def test_each_part_of_a_bonus_learns_from_what_its_class_names():
+    batch, recent, new = steps(8, seed=1), steps(6, seed=2), steps(2, seed=3)
+    replayed, key, zero = batch._replace(extras=Replayed(new, recent)), jax.random.key(0), jnp.zeros(())
+    for part, source in ((Tally(), batch), (TallyNew(), new), (TallyRecent(), recent)):
         assert np.isclose(part.update(zero, replayed, key)[0], source.reward.sum())
         assert np.isclose(part.update(zero, batch, key)[0], batch.reward.sum())  # a rollout is all three
-    once = fed(Normalised(RE3(**TINY))).bonus
-    assert isinstance(once, Fresh) and isinstance(fed(HashedCounts()), Fresh) and fed(rnd()) == rnd()
-    assert fed(once) == once  # twice is once
-    deep = fed(MADE.deep(window=700))
-    assert isinstance(deep.recent.density, Recent) and window_of(deep) == 700 and deep.cover == MADE.deep().cover
-    assert deep.recent.density.density.capacity == DRAWS  # its own ring need only hold what it is handed
-    assert isinstance(fed(MADE.hashed()).recent.density, FreshDensity) and window_of(fed(MADE.hashed())) is None
-    with pytest.raises(ValueError, match="one density of recent steps, got 2"):
-        window_of(fed(MADE(MADE(rnd(), VAE()), VAE())))
+    nested = MADE(Normalised(Sum((FirstVisit(Counting()), FromBatch(Counting())))), Standardised(TallyRecent()))
+
+    def noted(x):  # as such a bonus writes it: visits beside what is inside
+        note = Note(trace=((jnp.ones(x.reward.shape), ()), ()))
+        return jax.tree.map(jnp.asarray, x._replace(note=note, next_note=note))
+
+    whole = noted(batch)._replace(extras=Replayed(noted(new), noted(recent)))
+    state, _ = quick(nested.update)(nested.init(key, STATE), whole, key)
+    assert [float(x["steps"]) for x in state.cover.inner] == [2, 8], (
+        "of a counter and one that is told to take the batch"
+    )
+    assert np.isclose(state.cover.inner[0]["sum"], new.reward.sum())
+    assert np.isclose(state.recent.inner, recent.reward.sum())
 
 
-@pytest.mark.parametrize("name", CONTROL_BONUSES)
+def test_what_is_inside_a_part_that_learns_from_new_steps_gets_those():
+    class Once(Scaled):
+        learns_from: ClassVar[LearnsFrom] = "new"
+
+    bonus, key, new = Once(MADE(Counting(), TallyRecent())), jax.random.key(0), steps(2, seed=3)
+    state, _ = bonus.update(bonus.init(key, STATE), steps(8)._replace(extras=Replayed(new, steps(6))), key)
+    assert float(state.cover["steps"]) == 2 and np.isclose(state.recent, new.reward.sum())
+    assert needs_new(bonus) and recent_window(bonus) is None and under_replay(bonus) == bonus
+
+
+def test_which_steps_a_bonus_asks_a_replay_for():
+    assert [needs_new(x) for x in (rnd(), RE3(**TINY), HashedCounts(), Normalised(Counting()), FromBatch(RE3()))] == [
+        *(False, True, True, True, False)
+    ]
+    deep = MADE.deep(window=700)
+    assert recent_window(deep) == 700 and recent_window(MADE.hashed()) is None and needs_new(MADE.hashed())
+    assert under_replay(deep).recent.density.capacity == DRAWS  # type: ignore[attr-defined]
+    assert under_replay(MADE.hashed()) == MADE.hashed(), "counts of a window keep it themselves"
+    with pytest.raises(ValueError, match="one part that learns from recent steps, got 2"):
+        recent_window(MADE(MADE(rnd(), VAE()), VAE()))
+
+    class NoWindow(Tally):
+        learns_from: ClassVar[LearnsFrom] = "recent"
+
+    with pytest.raises(ValueError, match="NoWindow learns from recent steps, so it needs a field `window`"):
+        recent_window(MADE(rnd(), NoWindow()))
+    with pytest.raises(ValueError, match="'batch', 'new' or 'recent', not 'fresh'"):
+        type("Wrong", (Tally,), {"learns_from": "fresh"})
+
+
+def test_a_counting_bonus_of_ones_own_takes_in_each_step_once():
+    """Nothing but its class says so; the networks of the agent are those of SAC."""
+    learner = Learner(STATE, SAC, Normalised(Counting()), Constant(0.1), Replay(40), batch=16)
+    calls = programs(learner, level=0)
+    state = calls.introduce(calls.store(calls.start(jax.random.key(0)), steps(30)), 30)
+    state, metrics = calls.advance(state, steps(6, seed=2), 3)
+    assert float(state.bonus.inner["steps"]) == 36 and np.isfinite(metrics["bonus"])
+    assert np.isclose(state.bonus.inner["sum"], steps(30).reward.sum() + steps(6, seed=2).reward.sum(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", list_bonuses("off_policy", installed=False))
 @pytest.mark.parametrize("pixels", [False, True], ids=["state", "pixels"])
 def test_every_bonus_of_control_fits_a_learner(name, pixels):
     """Traced at full size, not compiled."""
     spec, agent, replay = (PIXELS, RAD(), Replay(1000, stack=3)) if pixels else (STATE, SAC, Replay(1000))
-    learner = Learner(spec, agent, control_bonus(name, pixels), Constant(0.05), replay)
+    learner = Learner(spec, agent, make_bonus(name, "off_policy", pixels=pixels), Constant(0.05), replay)
     state = jax.eval_shape(learner.start, jax.random.key(0))
     came = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), steps(1))
     obs = jax.ShapeDtypeStruct((1, 1, *spec.obs.shape), spec.obs.dtype)
@@ -190,7 +278,7 @@ def test_every_bonus_of_control_fits_a_learner(name, pixels):
 
 
 def test_recent_steps_are_drawn_from_the_window_that_the_density_names():
-    learner = Learner(STATE, SAC, MADE(rnd(), Standardised(Recent(Tally(), window=4))), replay=Replay(40), batch=16)
+    learner = Learner(STATE, SAC, MADE(rnd(), Standardised(TallyRecent())), replay=Replay(40), batch=16)
     replay = begun().replay
     batch, recent, _ = quick(learner._draw)(replay, jax.random.key(0))
     latest = steps(30).reward[-4:, 0]
@@ -208,7 +296,7 @@ class Echo(Flat):
         return batch.next_obs.sum((-3, -2, -1)).astype(float)
 
     def update(self, state, batch, key):
-        return (batch.obs, batch.extras.fresh.obs, batch.extras.recent.next_obs), {}
+        return (batch.obs, batch.extras.new.obs, batch.extras.recent.next_obs), {}
 
 
 def test_a_bonus_of_the_last_frame_reads_three_channels():
@@ -260,7 +348,7 @@ def test_re3_as_released_is_divided_by_a_deviation_that_falls_with_its_updates()
             assert np.allclose(bonus.reward(state, batch), first / told["bonus_deviation"], rtol=1e-5)
     assert told["bonus_deviation"] > 3 * first.std(), "still inflated"
     for pixels in (False, True):
-        ours, theirs = control_bonus("re3", pixels), control_bonus("re3-released", pixels)
+        ours, theirs = (make_bonus(name, "off_policy", pixels=pixels) for name in ("re3", "re3-released"))
         ours, theirs = (x.bonus if pixels else x for x in (ours, theirs))  # type: ignore[attr-defined]
         assert theirs.bonus == ours.bonus and type(theirs) is DividedAsReleased  # type: ignore[attr-defined]
 
@@ -296,6 +384,6 @@ def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="batch=0"):
         Learner(STATE, SAC, BONUS, batch=0)
     with pytest.raises(ValueError, match="Did you mean 'made-released'"):
-        control_bonus("made-release", False)
+        make_bonus("made-release", "off_policy")
     with pytest.raises(ValueError, match="block=3"):
         RE3(k=3, block=3)

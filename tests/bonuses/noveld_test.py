@@ -6,7 +6,7 @@ import pytest
 from bonuses.by_hand import embedded, episodes
 from contracts.settings import Walk, collected, quick, rnd
 
-from made.bonuses import BONUSES, RIDE, Count, HashedCounts, Normalised, NovelD
+from made.bonuses import RIDE, Count, HashedCounts, Normalised, NovelD, make_bonus
 from made.describe import to_dict
 
 
@@ -44,4 +44,4 @@ def test_a_novelty_with_an_episodic_memory_is_refused_and_a_normalised_one_is_no
     with pytest.raises(ValueError, match="RIDE keeps an episodic memory"):
         NovelD(RIDE())
     assert NovelD(Normalised(rnd())).reads == ("obs", "next_obs", "next_note")
-    assert [to_dict(BONUSES[name]())["alpha"] for name in ("noveld", "bebold")] == [0.5, 1.0]
+    assert [to_dict(make_bonus(name))["alpha"] for name in ("noveld", "bebold")] == [0.5, 1.0]

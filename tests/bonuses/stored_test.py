@@ -6,21 +6,20 @@ import numpy as np
 import pytest
 from contracts.settings import quick
 
-from made.bonuses import RE3, Normalised
-from made.bonuses.control import control_bonus
+from made.bonuses import RE3, Normalised, make_bonus
 from made.bonuses.released import RandomEncoder, ReleasedRND
 from made.bonuses.released_vae import ReleasedNetwork
-from made.bonuses.replayed import Fresh, LastFrame, Replayed, fed
+from made.bonuses.replayed import FromBatch, LastFrame
 from made.bonuses.stored import StoredRE3, StoredRND, beside, encoded
 from made.bonuses.vae import AutoEncoder
-from made.core import Picture, Space, Spec, Transition
+from made.core import Picture, Replayed, Space, Spec, Transition
 from made.learning import Fit
 
 STEPS, SPEC = 12, Spec(Picture((15, 15, 3), jnp.uint8), Space((2,), jnp.float32, None, -1.0, 1.0))
 RND = ReleasedRND(Fit(learning_rate=1e-2), width=16, hidden=8, features=3)
 PAIRS = {  # kept, and made anew
     "rnd": (beside(StoredRND(RND), STEPS), RND),
-    "re3": (beside(fed(RE3(16, capacity=40, released=True)), STEPS), fed(RE3(16, capacity=12, released=True))),
+    "re3": (beside(RE3(16, capacity=40, released=True), STEPS), RE3(16, capacity=12, released=True)),
 }
 
 
@@ -80,7 +79,7 @@ def test_steps_that_were_never_shown_are_not_taken_for_something():
 @pytest.mark.parametrize("name", ["rnd", "re3", "made", "made-released"])
 def test_small_pictures_are_pixels_and_no_symbols(name):
     spec = SPEC._replace(obs=Space((24, 24, 9), jnp.uint8))
-    state = jax.eval_shape(lambda key: control_bonus(name, pixels=True).init(key, spec), jax.random.key(0))
+    state = jax.eval_shape(lambda key: make_bonus(name, "off_policy", pixels=True).init(key, spec), jax.random.key(0))
     known = (RandomEncoder, ReleasedNetwork, AutoEncoder)
     parts = [x for x in jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, known)) if isinstance(x, known)]
     assert parts and all(part.outline.leaves[0].kind == "bytes" for part in parts)
@@ -96,10 +95,11 @@ def test_many_images_are_encoded_some_at_a_time():
 
 
 def test_a_learner_settles_what_can_be_kept():
-    made = beside(control_bonus("made", pixels=True), 70)
+    made = beside(make_bonus("made", "off_policy", pixels=True), 70)
     assert isinstance(made, LastFrame) and made.bonus.cover.bonus.steps == 70  # type: ignore[attr-defined]
     for name in ("re3", "re3-released"):
-        re3 = beside(control_bonus(name, pixels=True), 70).bonus.bonus  # type: ignore[attr-defined]
+        re3 = beside(make_bonus(name, "off_policy", pixels=True), 70).bonus.bonus  # type: ignore[attr-defined]
         assert isinstance(re3, StoredRE3) and re3.bonus.capacity == 70
-    assert isinstance(beside(fed(Normalised(RE3(capacity=60))), 70).bonus, Fresh)  # type: ignore[attr-defined]
-    assert beside(control_bonus("rnd", pixels=False), 70) == control_bonus("rnd", pixels=False)
+        assert beside(Normalised(FromBatch(RE3(capacity=90))), 70) == Normalised(FromBatch(RE3(capacity=90)))
+    assert beside(Normalised(RE3(capacity=60)), 70) == Normalised(RE3(capacity=60)), "no room for the whole replay"
+    assert beside(make_bonus("rnd", "off_policy"), 70) == make_bonus("rnd", "off_policy")

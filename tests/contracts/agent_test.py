@@ -8,11 +8,13 @@ import pytest
 from contracts.settings import AGENTS, BONUSES, NoBonus, experience, leaves_are_arrays, run_of, shapes
 
 from made import trees
+from made.agents import make_agent
+from made.bonuses import make_bonus
 from made.core import Agent
 from made.run import evaluate, iterate, start
 from made.trial import execute, groups
 
-NAMES = list(AGENTS)
+NAMES = AGENTS
 LENGTH = {"iterations": 6, "every": 1}
 
 
@@ -24,7 +26,7 @@ def runs():
 
     def get(name: str):
         if name not in made:
-            run = trees.stack([run_of(AGENTS[name](), BONUSES["hoeffding"](), **LENGTH)])
+            run = trees.stack([run_of(make_agent(name), make_bonus("hoeffding"), **LENGTH)])
             run = jax.tree.map(
                 lambda x: x[0], run
             )  # the same run with its numbers as arrays: settings are not baked in
@@ -42,7 +44,7 @@ def lanes():
 
     def get(name: str):
         if name not in made:
-            plain, other = (run_of(AGENTS[name](), BONUSES[b](), **LENGTH) for b in ("hoeffding", "inverse"))
+            plain, other = (run_of(make_agent(name), make_bonus(b), **LENGTH) for b in ("hoeffding", "inverse"))
             assert groups([plain, other]) == [[0, 1]]
             made[name] = execute([plain, plain, plain, other], [7, 7, 8, 3])
         return made[name]
@@ -71,7 +73,7 @@ def test_does_not_recompile_on_the_second_call_nor_for_other_numbers(name, runs)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_key_is_used_twice(name):
-    run = run_of(AGENTS[name](), BONUSES["made-tabular"]())
+    run = run_of(make_agent(name), make_bonus("made-tabular"))
     with jax.debug_key_reuse(True):
         jax.eval_shape(lambda key: iterate(run, start(run, key)), jax.random.key(0))
         jax.jit(lambda key: iterate(run, start(run, key))).lower(jax.random.key(0))
@@ -132,14 +134,14 @@ def test_refuses_an_environment_it_cannot_hold_in_a_table(name):
 
     pixels = Spec(Space((84, 84, 3), jnp.uint8), Space((), jnp.int32, 4))
     with pytest.raises(ValueError, match="table over"):
-        AGENTS[name]().init(jax.random.key(0), pixels)
+        make_agent(name).init(jax.random.key(0), pixels)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("bonus", BONUSES)
 def test_every_pair_of_agent_and_bonus_runs(name, bonus):
     """Traced, not compiled: shapes and types fit; a planner that cannot give a bonus what it reads says so."""
-    run = run_of(AGENTS[name](), BONUSES[bonus]())
+    run = run_of(make_agent(name), make_bonus(bonus))
     state = jax.eval_shape(lambda k: start(run, k), jax.random.key(0))
     beyond_the_grid = set(run.bonus.reads) - {"obs", "action", "value"}
     without_values = name == "impala" and "value" in run.bonus.reads  # it has no table of V_k to hand out

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from contracts.settings import CASES, SMALL, SOURCES, N, T, collected, leaves_are_arrays, shapes
+from contracts.settings import BONUSES, CASES, SMALL, SOURCES, N, T, collected, leaves_are_arrays, shapes
 
 from made import trees
-from made.bonuses import BONUSES, NoBonus, Sum
+from made.bonuses import NoBonus, Sum
 from made.bonuses.episodic import with_trace
 from made.core import Bonus, Transition, demand
 from made.host import HostBonus

@@ -7,10 +7,10 @@ import pytest
 from contracts.settings import leaves_are_arrays, shapes
 
 from made.core import Space
-from made.tasks import TASKS, make
+from made.tasks import list_envs, make
 
 GRIDS = ("MultiRoom-N2-S4", "KeyCorridorS3R1", "ObstructedMaze-1Dlhb", "DoorKey-5x5")  # one a family
-NAMES = [*TASKS, *(f"MiniGrid-{grid}-v0" for grid in GRIDS)]
+NAMES = [*list_envs("tabular"), *(f"MiniGrid-{grid}-v0" for grid in GRIDS)]
 STEPS = 40
 
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from contracts.settings import COMBINED
 
-from made.agents import AGENTS
+from made.agents import AGENTS, list_agents
 from made.agents.dreamer import Dreamer
 from made.agents.rad import RAD
-from made.bonuses import BONUSES, RND, VAE, Count
+from made.bonuses import BONUSES, RND, VAE, Count, list_bonuses
 from made.describe import override
 from made.experiments import experiments
 from made.learning import Fit
 from made.results.store import Scale
-from made.tasks import TASKS
+from made.tasks import list_envs
 from made.training.plan import build_run
 
 # What may be any number: rewards, values, and weights whose sign is part of the method.
@@ -91,7 +91,7 @@ def untyped(thing: Any) -> list[str]:
 ADVICE = "give it a range with made.describe.check_numbers, or a place in FREE"
 
 
-@pytest.mark.parametrize("name", BONUSES)
+@pytest.mark.parametrize("name", list_bonuses("on_policy", installed=False))
 def test_numbers_of_bonuses(name):
     where = ("lock", "q-learning") if name in TABLES else ("DoorKey-5x5", "uniform")
     assert not unchecked(run_of(*where, name)), ADVICE
@@ -101,12 +101,12 @@ def test_numbers_of_a_bonus_of_some_strength():
     assert not unchecked(run_of("DoorKey-5x5", "uniform", "first-visit", 0.4)), ADVICE
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", list_agents("on_policy"))
 def test_numbers_of_agents(name):
     assert not unchecked(run_of("lock", name, "none")), ADVICE
 
 
-@pytest.mark.parametrize("name", [*TASKS, *GRIDS])
+@pytest.mark.parametrize("name", [*list_envs("tabular"), *GRIDS])
 def test_numbers_of_tasks(name):
     assert not unchecked(run_of(name, "uniform", "none")), ADVICE
 

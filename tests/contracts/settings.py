@@ -1,5 +1,6 @@
 """What the contract tests run on: for every registry entry, environments and partners it must work with."""
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -7,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from made import bonuses as b
-from made.agents import AGENTS, Uniform
-from made.bonuses import BONUSES, NoBonus
+from made.agents import Uniform, list_agents
+from made.bonuses import NoBonus, list_bonuses, make_bonus
 from made.bonuses.embedding import Controllable
 from made.bonuses.released import ReleasedRND
 from made.bonuses.released_vae import ReleasedVAE
@@ -140,7 +141,9 @@ COMBINED = {
     "first-visit-sum": lambda: b.FirstVisit(b.Sum((b.FirstVisit(), b.Normalised(b.E3B(CONTROLLABLE))))),
 }
 
-CASES = {**BONUSES, **{name: make for name, make in SMALL.items() if name in BONUSES}, **COMBINED}
+AGENTS = list_agents("on_policy")
+BONUSES = list_bonuses("on_policy", installed=False)
+CASES = {**{name: functools.partial(make_bonus, name) for name in BONUSES}, **SMALL, **COMBINED}
 
 
 def run_of(agent, bonus, env=None, **more) -> Run:

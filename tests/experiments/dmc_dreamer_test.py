@@ -7,7 +7,7 @@ import pytest
 from experiments.dmc_test import made_up
 
 from made import study
-from made.bonuses.replayed import window_of
+from made.bonuses.replayed import recent_window
 from made.experiments import dmc_claims, dmc_dreamer, dmc_dreams, dmc_study
 from made.experiments.spec import Verdict
 from made.results.store import Scale, Store
@@ -43,7 +43,7 @@ def test_every_scale_is_dreamer_in_steps_of_the_environment(scale):
             assert near.capacity == steps
             assert near.k / steps == pytest.approx(50 / 2500, rel=0.1), "the same share of a batch lies within"
         if method.startswith("made"):
-            assert window_of(trial.bonus) == 1000  # type: ignore[attr-defined]
+            assert recent_window(trial.bonus) == 1000  # type: ignore[attr-defined]
     assert len(groups(list(trials.values()))) == len(trials)
     assert scale is not Scale.PAPER or set(trials) == {f"{t}/{m}" for t in TASKS for m in dmc_dreamer.METHODS}
 

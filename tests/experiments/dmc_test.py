@@ -18,7 +18,7 @@ from jax.errors import JaxRuntimeError
 from training.stopping import stopped
 
 from made import cli, report, signals, study
-from made.bonuses.replayed import window_of
+from made.bonuses.replayed import recent_window
 from made.control import rendering
 from made.control_run import ControlRun
 from made.describe import run_id, to_dict
@@ -547,7 +547,7 @@ def test_lengths_are_in_steps_of_the_environment_and_search_and_report_share_no_
 
 def test_the_windows_reach_the_density_and_none_is_longer_than_the_replay():
     for scale, capacity in ((Scale.SMALL, 15_000), (Scale.GPU, 50_000), (Scale.PAPER, 100_000)):
-        found = {label.split("/")[2]: window_of(trial.bonus) for label, trial in dmc_buffer.trials(scale).items()}  # type: ignore[attr-defined]
+        found = {label.split("/")[2]: recent_window(trial.bonus) for label, trial in dmc_buffer.trials(scale).items()}  # type: ignore[attr-defined]
         assert found == {"1k": 1_000, "10k": 10_000, "100k": min(100_000, capacity), "all": capacity}
 
 

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from golden.runs import RECORDED, RUNS, environment
 
 QUICK = ("lock", "grid", "host")  # the others compile for half a minute each

@@ -17,7 +17,7 @@ from training.together import take
 from made import cli, saving
 from made.agents.rad import RAD
 from made.bonuses import RE3, Sum
-from made.bonuses.replayed import LastFrame, fed
+from made.bonuses.replayed import LastFrame
 from made.control import rendering
 from made.control.simulation import Simulation
 from made.control.temperatures import TEMPERATURES as TASKS
@@ -47,7 +47,7 @@ def plan(agent: str) -> Plan:
     more = ("task.size=24", "agent.layout.crop=20") if agent == "rad" else ()
     run = control_run.build("pendulum_swingup", agent, "none", False, 0.1, None, (*LONG, *more))
     layout = dataclasses.replace(run.agent.layout, width=6, depth=1, channels=2, features=4)
-    bonus = fed(Sum((rnd(), RE3(**TINY, capacity=40))))  # one that learns from the batch, one that takes in every step
+    bonus = Sum((rnd(), RE3(**TINY, capacity=40)))  # one that learns from the batch, one that takes in every step
     run = dataclasses.replace(
         run, agent=RAD(layout), bonus=LastFrame(bonus) if agent == "rad" else bonus, iterations=ACTIONS, every=EVERY
     )

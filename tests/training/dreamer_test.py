@@ -23,7 +23,7 @@ from made import cli
 from made.agents.dreamer import Dreamer
 from made.agents.dreamer_nets import Layout
 from made.bonuses import RE3, NoBonus
-from made.bonuses.replayed import fed, window_of
+from made.bonuses.replayed import recent_window
 from made.control.temperatures import DREAMER, dreamer_temperature
 from made.control_run import DreamerRun
 from made.core import Space, Spec, Transition
@@ -56,7 +56,7 @@ def plan(pixels: bool = False) -> Plan:
     """Twenty-seven actions in rows of six, with a bonus that takes in every step once."""
     settings = (*SETTINGS, f"task.pixels={pixels}")
     run = control_run.build("pendulum_swingup", "dreamer", "none", False, 0.1, None, settings)
-    agent, bonus = dataclasses.replace(run.agent, layout=SMALL), fed(RE3(**TINY, capacity=40))  # type: ignore[type-var]
+    agent, bonus = dataclasses.replace(run.agent, layout=SMALL), RE3(**TINY, capacity=40)  # type: ignore[type-var]
     run = dataclasses.replace(run, agent=agent, bonus=bonus, iterations=ACTIONS, every=EVERY)  # type: ignore[call-arg]
     return Plan(run, SEEDS, evaluate_every=12, checkpoint_every=12, episodes=2, keep=2)  # type: ignore[arg-type]
 
@@ -79,7 +79,7 @@ def test_updates_come_many_at_a_time_as_in_dreamer_v1():
     assert float(run.tau(1)) == pytest.approx(0.01)
     slow = control_run.build("quadruped_run", "dreamer", "re3", False, None, None, ("batch=10",))
     assert (slow.seed_steps, slow.train_every) == (1250, 250) and float(slow.tau(10**6)) == pytest.approx(0.1)  # type: ignore[union-attr]
-    assert slow.bonus.bonus.capacity == 500, "the neighbours are the batch"  # type: ignore[union-attr]
+    assert slow.bonus.bonus.bonus.capacity == 500, "the neighbours are the batch"  # type: ignore[union-attr]
 
 
 def test_it_learns_when_updates_are_due_and_at_no_other_time(whole):
@@ -310,7 +310,7 @@ def test_a_run_in_a_compiled_environment_is_stopped_and_gone_on_with(tmp_path):
     assert (
         asked.frames_per_update == 8 and run.replay.steps.streams == 2 and run.run.starts == 2 and asked.episodes == 2
     )
-    assert run.agent.ends and run.agent.reinforce == 1 and window_of(run.bonus) == 10_000
+    assert run.agent.ends and run.agent.reinforce == 1 and recent_window(run.bonus) == 10_000
     cheap = dataclasses.replace(run.run, env=Walk(), agent=Listener(), bonus=NoBonus(), watches=(), starts=None)
     asked = asked._replace(run=dataclasses.replace(run, run=cheap), checkpoint_every=2)
     programs = session.prepare(asked)

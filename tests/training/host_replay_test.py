@@ -17,7 +17,7 @@ from training.together import take
 from made import replay, trees
 from made.agents.rad import sac
 from made.bonuses import RE3, NoBonus, Sum
-from made.bonuses.replayed import LastFrame, fed
+from made.bonuses.replayed import LastFrame
 from made.control import Control
 from made.core import Space, Spec, Transition
 from made.off_policy import Learner
@@ -34,7 +34,7 @@ STATE = Spec(Space((3,), np.float32), Space((1,), np.float32, None, -1.0, 1.0))
 def asking(agent: str) -> Plan:
     """The run of `controlled_test` with a replay that overflows, and points of RE3 that stand beside its steps."""
     asked = plan(agent)
-    bonus = fed(Sum((rnd(), RE3(**TINY, capacity=40))))
+    bonus = Sum((rnd(), RE3(**TINY, capacity=40)))
     run = dataclasses.replace(
         asked.run,
         replay=dataclasses.replace(asked.run.replay, capacity=HELD),  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from training.resume_test import Stops, assert_acts_as, assert_equal, assert_res
 
 from made import cli, trees
 from made.adapters.hosts import Hosted
-from made.agents import AGENTS, IMPALA
+from made.agents import IMPALA, registry
 from made.agents.impala_nets import Layout
 from made.bonuses import FirstVisit, HashedCounts, NoBonus
 from made.core import Agent
@@ -222,7 +222,7 @@ def test_policies_that_are_never_paid_are_not_called_the_same():
 
 
 def test_a_policy_of_the_package_plays_in_the_compiled_grid(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(AGENTS, "linear", tiny.ActorCritic)
+    monkeypatch.setitem(registry._TABLE, "linear", tiny.ActorCritic)
     out = tmp_path / "run"
     words = ["train", "--env", "gym:Empty-5x5", "--agent", "linear", "--bonus", "hashed", "--gated", "--steps", "110"]
     sizes = ["--set", "n_envs=4", "--set", "unroll=10", "--every", "40", "--no-film"]
@@ -230,7 +230,7 @@ def test_a_policy_of_the_package_plays_in_the_compiled_grid(tmp_path, capsys, mo
     found = rows(out)
     assert [line["frames"] for line in found] == [40, 80, 120] and all(np.isfinite(line["loss"]) for line in found)
     assert found[-1]["eval_length"] == 100 and found[-1]["coverage"] > 3
-    monkeypatch.setitem(AGENTS, "linear", lambda: tiny.ActorCritic(learning_rate=0.5))  # another default since
+    monkeypatch.setitem(registry._TABLE, "linear", lambda: tiny.ActorCritic(learning_rate=0.5))  # another default since
     play, places = playing.play, []
     monkeypatch.setattr(playing, "play", lambda run, *rest: places.append(type(run.env)) or play(run, *rest))
     assert cli.main(["transfer", str(out), "--episodes", "3"]) == 0

@@ -1,0 +1,74 @@
+"""Agents by name: one table."""
+
+from collections.abc import Callable
+
+from made import plugins
+from made.agents.dreamer import Dreamer
+from made.agents.impala import IMPALA
+from made.agents.ppo_model import ModelPPO
+from made.agents.q_learning import QLearning
+from made.agents.rad import RAD, sac
+from made.agents.uniform import Uniform
+from made.agents.value_iteration import ValueIteration
+from made.core import Agent
+from made.describe import suggest
+
+# To add an agent, write a file in this folder and a line here.
+_TABLE: dict[str, Callable[[], Agent]] = {
+    "value-iteration": ValueIteration,
+    "ppo-model": ModelPPO,
+    "q-learning": QLearning,
+    "greedy": lambda: ValueIteration(initial=0.0, monotone=0.0),
+    "epsilon-greedy": lambda: ValueIteration(initial=0.0, monotone=0.0, epsilon=0.1),
+    "uniform": Uniform,
+    "impala": IMPALA,
+    "rad": RAD,
+    "sac": sac,
+    "dreamer": Dreamer,
+}
+_PLUGINS = plugins.Kind("agent", "made.agents", Agent)
+
+
+def make_agent(name: str) -> Agent:
+    """The agent of that name with its default settings.
+
+    A name is one of `list_agents()`, of an installed package (entry points `made.agents`), or an import path such as
+    "mypackage.mymodule:MyAgent".
+
+    >>> make_agent("sac").layout.encoder
+    'state'
+    """
+    if name in _TABLE:
+        return _TABLE[name]()
+    if plugins.is_path(name) or name in plugins.names(_PLUGINS):
+        return plugins.make(_PLUGINS, name)
+    raise ValueError(f"There is no agent {name!r}.{suggest(name, list_agents())}")
+
+
+def setting_of(agent: Agent) -> str:
+    """What an agent learns from, which decides the preset of its bonus: "on_policy", "off_policy" or "dreamer".
+
+    >>> [setting_of(make_agent(name)) for name in ("impala", "sac", "dreamer")]
+    ['on_policy', 'off_policy', 'dreamer']
+    """
+    if isinstance(agent, Dreamer):
+        return "dreamer"
+    return "off_policy" if isinstance(agent, RAD) else "on_policy"
+
+
+def list_agents(setting: str | None = None, *, installed: bool = True) -> list[str]:
+    """The names that `make_agent` takes, of agents of that setting or of any; those of installed packages last.
+
+    The setting of an installed agent is known once it is made, so with a setting they are left out.
+
+    >>> list_agents("off_policy")
+    ['rad', 'sac']
+    """
+    if setting is None:
+        return plugins.with_installed(_PLUGINS, _TABLE) if installed else list(_TABLE)
+    return [name for name, make in _TABLE.items() if setting_of(make()) == setting]
+
+
+def maker(name: str) -> Callable[[], Agent]:
+    """The function or class that makes an agent of this package."""
+    return _TABLE[name]

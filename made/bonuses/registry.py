@@ -1,0 +1,130 @@
+"""Bonuses by name: one table, with a preset for each setting."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
+
+from made import plugins
+from made.bonuses import control
+from made.bonuses.amigo import AMIGo
+from made.bonuses.combine import FirstVisit, Normalised
+from made.bonuses.control import DividedAsReleased, Levelled
+from made.bonuses.count import Bernstein, Count, NoBonus
+from made.bonuses.disagreement import Disagreement
+from made.bonuses.e3b import E3B
+from made.bonuses.hashed import HashedCounts
+from made.bonuses.icm import ICM
+from made.bonuses.made import MADE
+from made.bonuses.ngu import NGU
+from made.bonuses.noveld import NovelD
+from made.bonuses.re3 import RE3
+from made.bonuses.released import made_released
+from made.bonuses.replayed import LastFrame
+from made.bonuses.ride import RIDE
+from made.bonuses.rnd import RND
+from made.core import Bonus
+from made.describe import suggest
+from made.learning import Fit
+
+Setting = Literal["on_policy", "off_policy", "dreamer"]
+BATCH = 2500  # steps of a batch of Dreamer: 50 windows of 50
+_WHERE = {"on_policy": "", "off_policy": " for control", "dreamer": " for Dreamer"}
+
+
+class Presets(NamedTuple):
+    """What a name stands for in each setting; None where it has no preset."""
+
+    on_policy: Callable[[], Bonus] | None = None  # rollouts of grids and tables
+    off_policy: Callable[[bool], Bonus] | None = None  # SAC and RAD: from pixels or not
+    dreamer: Callable[[int], Bonus] | None = None  # Dreamer on control tasks: steps of a batch
+
+
+# To add a bonus, write a file in this folder and a line here.
+_TABLE: dict[str, Presets] = {
+    "none": Presets(NoBonus, lambda pixels: NoBonus(), lambda steps: NoBonus()),
+    "hoeffding": Presets(lambda: Count(power=0.5)),
+    "inverse": Presets(lambda: Count(power=1.0)),
+    "bernstein": Presets(Bernstein),
+    "made": Presets(MADE.deep, control.control_made, lambda steps: control.dreamer_made()),
+    "made-counts": Presets(MADE.hashed),
+    "made-released": Presets(made_released, control.control_released, lambda steps: control.dreamer_released()),
+    "made-tabular": Presets(MADE.tabular),
+    "made-geometric": Presets(MADE.geometric),
+    "rnd": Presets(
+        RND,
+        lambda pixels: Normalised(control.control_rnd(pixels)),
+        lambda steps: Normalised(control.dreamer_rnd()),
+    ),
+    "icm": Presets(ICM, lambda pixels: ICM(fit=Fit(learning_rate=2e-4))),
+    "ride": Presets(RIDE),
+    "noveld": Presets(NovelD),
+    "bebold": Presets(lambda: NovelD(alpha=1.0)),
+    "amigo": Presets(AMIGo),
+    "re3": Presets(
+        RE3,
+        lambda pixels: Normalised(control.control_re3()),
+        lambda steps: Normalised(control.dreamer_re3(steps)),
+    ),
+    "re3-released": Presets(
+        off_policy=lambda pixels: DividedAsReleased(control.control_re3()),
+        dreamer=lambda steps: DividedAsReleased(control.dreamer_re3(steps)),
+    ),
+    "e3b": Presets(E3B),
+    "ngu": Presets(NGU),
+    "disagreement": Presets(Disagreement),
+    "hashed": Presets(HashedCounts),
+    "first-visit": Presets(FirstVisit),
+    "rnd-at-made": Presets(
+        off_policy=lambda pixels: Levelled(control.control_released(pixels)),
+        dreamer=lambda steps: Levelled(control.dreamer_released()),
+    ),
+    "cover-at-made": Presets(
+        off_policy=lambda pixels: Levelled(control.control_made(pixels)),
+        dreamer=lambda steps: Levelled(control.dreamer_made()),
+    ),
+}
+_PLUGINS = plugins.Kind("bonus", "made.bonuses", Bonus)
+
+
+def make_bonus(name: str, setting: Setting = "on_policy", *, pixels: bool = False, steps: int = BATCH) -> Bonus:
+    """The bonus of that name, with its settings for agents of that kind.
+
+    "on_policy"     agents that learn from rollouts, and Dreamer on grids
+    "off_policy"    SAC, and RAD with `pixels=True`: the bonus then reads the last frame of a stack
+    "dreamer"       Dreamer on control tasks, with batches of `steps` steps
+
+    A name is one of `list_bonuses()`, of an installed package (entry points `made.bonuses`), or an import path such
+    as "mypackage.mymodule:MyBonus". A bonus from elsewhere is the same in each setting.
+
+    >>> make_bonus("made", "off_policy").recent.density.window, make_bonus("made", "dreamer").recent.density.window
+    (10000, 1000)
+    """
+    if setting not in get_args(Setting):
+        raise ValueError(f"A setting is one of {', '.join(get_args(Setting))}, not {setting!r}.")
+    if name not in _TABLE:
+        if plugins.is_path(name) or name in plugins.names(_PLUGINS):
+            return plugins.make(_PLUGINS, name)
+        raise ValueError(f"There is no bonus {name!r}{_WHERE[setting]}.{suggest(name, list_bonuses(setting))}")
+    presets = _TABLE[name]
+    if setting == "on_policy" and presets.on_policy is not None:
+        return presets.on_policy()
+    if setting == "dreamer" and presets.dreamer is not None:
+        return presets.dreamer(steps)
+    if setting == "off_policy" and presets.off_policy is not None:
+        bonus = presets.off_policy(pixels)
+        return LastFrame(bonus) if pixels and name != "none" else bonus
+    raise ValueError(f"There is no bonus {name!r}{_WHERE[setting]}.{suggest(name, list_bonuses(setting))}")
+
+
+def list_bonuses(setting: Setting | None = None, *, installed: bool = True) -> list[str]:
+    """The names that `make_bonus` takes, in that setting or in any; those of installed packages last.
+
+    >>> list_bonuses("dreamer")[:3]
+    ['none', 'made', 'made-released']
+    """
+    own = [name for name, presets in _TABLE.items() if setting is None or getattr(presets, setting) is not None]
+    return plugins.with_installed(_PLUGINS, own) if installed else own
+
+
+def from_elsewhere(name: str) -> bool:
+    """Whether a name is not of this package, so that nothing is known of its bonus."""
+    return name not in _TABLE
