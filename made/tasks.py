@@ -9,7 +9,7 @@ from made.control import CONTROL, make_control
 from made.control.sparse import SPARSE
 from made.core import Environment
 from made.describe import suggest
-from made.grids import GRIDS, make_grid
+from made.grids import GRIDS, grid_ids, make_grid
 from made.tabular.env import RandomTabular
 from made.tabular.zoo import Chain, DeepSea, Garnet, Lock
 
@@ -49,7 +49,7 @@ def make(name: str, **options: Any) -> Any:
         return _TABULAR[name]()
     if plugins.is_path(name) or name in plugins.names(_PLUGINS):
         return plugins.make(_PLUGINS, name)
-    raise ValueError(f"There is no task {name!r}.{suggest(name, [*_short_names(), *list_envs()])}")
+    raise ValueError(f"There is no task {name!r}.{suggest(name, [*grid_ids(), *list_envs()])}")
 
 
 def list_envs(kind: str | None = None) -> list[str]:
@@ -70,10 +70,4 @@ def list_envs(kind: str | None = None) -> list[str]:
 
 def grid_id(name: str) -> str | None:
     """The MiniGrid id of a grid that goes by that id or by its short name; None where there is no such grid."""
-    return name if name in GRIDS else _short_names().get(name)
-
-
-def _short_names() -> dict[str, str]:
-    """Short name -> MiniGrid id."""
-    short = {id.removeprefix("MiniGrid-").removesuffix("-v0"): id for id in GRIDS}
-    return short | {id.removeprefix("MiniGrid-"): id for id in GRIDS}
+    return grid_ids().get(name)
