@@ -212,6 +212,7 @@ def test_sigterm_stops_a_piece_with_a_checkpoint_and_the_next_goes_on(whole, tmp
     def signalled(self, lines):
         real(self, lines)
         os.kill(os.getpid(), signal.SIGTERM)
+        signals._asked.wait()  # the main thread hears it
 
     with monkeypatch.context() as patch, signals.heard(), pytest.raises(signals.Terminated):
         patch.setattr(pieces.JSONL, "write", signalled)
