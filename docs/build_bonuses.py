@@ -18,12 +18,12 @@ import numpy as np
 
 from made.agents import Uniform
 from made.bonuses import AMIGo, list_bonuses, make_bonus
-from made.experiments.density import rank_correlation
-from made.grids import FourRooms, Grid, Level, Maker
-from made.grids.world import EMPTY, GOAL, NO_TARGET, WALL
-from made.results import plot
-from made.results.provenance import provenance
-from made.rollout import Reserve, begin, refill, rollout
+from made.envs.minigrid import FourRooms, Grid, Level, Maker
+from made.envs.minigrid.tile_codes import EMPTY, GOAL, NO_TARGET, WALL
+from made.experiments import plots
+from made.experiments.paper.density import rank_correlation
+from made.training.provenance import provenance
+from made.training.rollout import ResetPool, refill_pool, reset_slots, rollout
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "img" / "bonuses"
@@ -53,14 +53,14 @@ def maps(name: str) -> tuple[np.ndarray, np.ndarray]:
     bonus = AMIGo(view="full") if name == "amigo" else make_bonus(name)
     spec = env.spec._replace(goal=bonus.memory.goal(env.spec))
     state, agent_state = bonus.init(jax.random.key(0), spec), agent.init(jax.random.key(1), spec)
-    streams, waiting = (begin(env, agent, bonus, state, N, jax.random.key(i)) for i in (2, 3))
-    reserve = Reserve(waiting, jnp.zeros(N, bool))
+    streams, waiting = (reset_slots(env, agent, bonus, state, N, jax.random.key(i)) for i in (2, 3))
+    reserve = ResetPool(waiting, jnp.zeros(N, bool))
 
     @jax.jit
     def advance(state, streams, reserve, key):
         k_roll, k_update, k_fresh = jax.random.split(key, 3)
         rolled = rollout(env, agent, bonus, agent_state, state, streams, T, k_roll, reserve=reserve)
-        reserve = refill(rolled.reserve, begin(env, agent, bonus, state, N, k_fresh))
+        reserve = refill_pool(rolled.reserve, reset_slots(env, agent, bonus, state, N, k_fresh))
         state, _ = bonus.update(state, rolled.batch, k_update)
         cell = jnp.argmax((rolled.batch.next_obs["full"][..., 0] == AGENT).reshape(T, N, -1), -1)
         return state, rolled.streams, reserve, cell, bonus.reward(state, rolled.batch)
@@ -78,7 +78,7 @@ def maps(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def draw(name: str, visits: np.ndarray, paid: np.ndarray) -> None:
     walls = np.asarray(OneLevel().levels(jax.random.key(0), 1).grid[0]) == WALL
-    fig, axes = plot.figure(1, 2, height=2.4)
+    fig, axes = plots.figure(1, 2, height=2.4)
     axes = np.atleast_1d(axes).reshape(-1)
     for ax, values, title in (
         (axes[0], np.log10(np.maximum(visits, 1)), "visits, log10"),
@@ -92,7 +92,7 @@ def draw(name: str, visits: np.ndarray, paid: np.ndarray) -> None:
         ax.set_yticks([])
         ax.grid(False)
         fig.colorbar(image, ax=ax, shrink=0.85)
-        plot.title(ax, title)
+        plots.title(ax, title)
     fig.savefig(PICTURES / f"{name}.png", dpi=90)
 
 

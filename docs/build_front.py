@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from made.reporting.section import kind_of
+from made.experiments.report.model import kind_of
 
 ROOT = Path(__file__).resolve().parents[1]
 AGENTS = ROOT / "results" / "report" / "agents"
@@ -42,22 +42,22 @@ def visits(name: str) -> np.ndarray:
 
 
 def picture() -> None:
-    from made.results import plot
+    from made.experiments import plots
 
-    fig, axes = plot.figure(1, 3, height=2.55)
+    fig, axes = plots.figure(1, 3, height=2.55)
     for ax, (title, name) in zip(axes[0], SHOWN.items(), strict=False):
         ax.imshow(visits(name), interpolation="antialiased")
         ax.axis("off")
         ax.set_anchor("N")
-        plot.title(ax, f"{title}: where 32 episodes went")
+        plots.title(ax, f"{title}: where 32 episodes went")
     ax = axes[0, 2]
     curves = {"MADE": ROOT / "results" / "train" / "MultiRoom-N6", "no bonus": AGENTS / SHOWN["no bonus"]}
-    for (title, folder), look in zip(curves.items(), map(plot.style_of, ("made", "none")), strict=True):
+    for (title, folder), look in zip(curves.items(), map(plots.style_of, ("made", "none")), strict=True):
         found = returns(folder / "metrics.jsonl")
         for seed, points in found.items():
             label = f"{title}, {len(found)} seed{'s' * (len(found) > 1)}" if seed == 0 else None
             ax.plot(*zip(*points, strict=True), color=look.colour, linestyle=look.line, label=label)
-    plot.title(ax, "return on new levels", x="million frames")
+    plots.title(ax, "return on new levels", x="million frames")
     ax.legend(loc="upper left", fontsize=7)
     fig.savefig(PICTURE, dpi=160)
 

@@ -16,10 +16,10 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from grids.planner import solve
+from envs.minigrid.planner import solve
 
-from made.grids import GRIDS, Grid, make_grid, render
-from made.grids.world import GridState, Level
+from made.envs.minigrid import GRIDS, Grid, make_grid, render
+from made.envs.minigrid.tile_codes import GridState, Level
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "img" / "grids"
@@ -110,15 +110,15 @@ def growth() -> dict[str, dict[str, list[tuple[int, float]]]]:
 
 
 def growth_plot() -> Path:
-    from made.results import plot
+    from made.experiments import plots
 
-    fig, axes = plot.figure(1, 2, height=2.6)
+    fig, axes = plots.figure(1, 2, height=2.6)
     for ax, (where, tasks) in zip(axes.reshape(-1), growth().items(), strict=True):
-        for (task, points), look in zip(tasks.items(), map(plot.style_of, LOOKS), strict=False):
+        for (task, points), look in zip(tasks.items(), map(plots.style_of, LOOKS), strict=False):
             ax.plot(*zip(*points, strict=True), color=look.colour, linestyle=look.line, marker=look.marker, label=task)
-        plot.log_axis(ax)
-        plot.log_axis(ax, "y")
-        plot.title(ax, where, x="environments", y="steps a second")
+        plots.log_axis(ax)
+        plots.log_axis(ax, "y")
+        plots.title(ax, where, x="environments", y="steps a second")
         sizes = sorted({n for points in tasks.values() for n, _ in points})
         ax.set_xticks(sizes, [f"{n:,}" for n in sizes], fontsize=6)
         ax.set_xticks([], minor=True)

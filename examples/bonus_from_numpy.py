@@ -9,9 +9,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from made import MADE, HostBonus, HostEnvironment
-from made.host import true_successor
-from made.trees import stack
-from made.watch import state_action_grid
+from made.core import state_action_grid
+from made.core.trees import stack
+from made.training.host.bonus import true_successor
 
 N, STEPS, GAMMA = 4, 300, 0.95
 

@@ -16,8 +16,8 @@ from torch.distributions import Categorical
 import made.adapters.gymnasium  # noqa: F401, it registers the tasks named made/...
 from made import MADE, HostBonus  # bonus
 from made.bonuses import FirstVisit  # bonus
-from made.trees import stack  # bonus
-from made.vectors import true_successor  # bonus
+from made.core.trees import stack  # bonus
+from made.envs.external.spaces import true_successor  # bonus
 
 
 def options(words: list[str] | None) -> argparse.Namespace:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 import numpy as np
 
-from made import MADE, Bonus, RecentCounts, Run, ValueIteration, execute, make
+from made import MADE, Bonus, RecentCounts, RunConfig, ValueIteration, make, run_batch
 from made.core import EpisodeMemory, NoMemory, table_sizes
 
 EPISODES, SEEDS = 600, 10
@@ -46,8 +46,8 @@ def main() -> dict[str, float]:
     }
     found = {}
     for name, (agent, bonus) in agents_and_bonuses.items():
-        run = Run(make("lock-H5"), agent, bonus, unroll=6, iterations=EPISODES, every=EPISODES)
-        found[name] = float(np.mean([record.rows["return"] for record in execute([run] * SEEDS, range(SEEDS))]))
+        run = RunConfig(make("lock-H5"), agent, bonus, unroll=6, iterations=EPISODES, every=EPISODES)
+        found[name] = float(np.mean([record.rows["return"] for record in run_batch([run] * SEEDS, range(SEEDS))]))
         print(f"{name:18} mean return over {EPISODES} episodes and {SEEDS} seeds: {found[name]:6.3f}")
     return found
 

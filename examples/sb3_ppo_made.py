@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from stable_baselines3 import PPO
 
+from examples.curves import draw, record
 from made.adapters.sb3 import BonusVecEnv
-from made.adapters.sb3_grids import VIEW_POLICY, grid_envs
+from made.adapters.sb3_minigrid import VIEW_POLICY, grid_envs
 from made.bonuses import MADE, FirstVisit, make_bonus
-from made.results.curves import draw, record
 
 BONUS = {"share": 0.15, "every": 100}  # an episode earns 0.15 by exploring, where the goal is worth up to 1
 AGENT = {"n_steps": 100, "batch_size": 400, "n_epochs": 4, "learning_rate": 6e-4, "ent_coef": 1e-3}

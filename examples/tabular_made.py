@@ -5,9 +5,9 @@ Run it: python examples/tabular_made.py
 
 import numpy as np
 
-from made import MADE, Run, ValueIteration, execute, make
+from made import MADE, RunConfig, ValueIteration, make, run_batch
+from made.tabular.families import Lock
 from made.tabular.solve import horizon_optimum
-from made.tabular.zoo import Lock
 
 EPISODES, SEEDS = 900, 10
 
@@ -15,8 +15,8 @@ EPISODES, SEEDS = 900, 10
 def main() -> dict[str, float]:
     """Ten locks at once, one a seed, as lanes of one compiled program."""
     lock = make("lock")  # H = 10, p = 0.1: an episode is 11 steps
-    run = Run(lock, ValueIteration(), MADE.tabular(window=1000), unroll=11, iterations=EPISODES, every=100)
-    records = execute([run] * SEEDS, range(SEEDS))
+    run = RunConfig(lock, ValueIteration(), MADE.tabular(window=1000), unroll=11, iterations=EPISODES, every=100)
+    records = run_batch([run] * SEEDS, range(SEEDS))
     returns = np.array([record.rows["return"] for record in records]).mean(axis=0)
     best = float(horizon_optimum(Lock(H=10).draw(), 11)[0])
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from made.cli import main
+from made.cli.main import main
 
 sys.exit(main())

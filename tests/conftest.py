@@ -44,7 +44,7 @@ def cache(tmp_path_factory):
 @pytest.fixture(scope="session")
 def drawing() -> str:
     """The way of drawing control tasks. Without one a test is skipped, and the reason names the packages to install."""
-    from made.control import rendering
+    from made.envs.control import rendering
 
     try:
         return rendering.choose()

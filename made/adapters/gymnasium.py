@@ -17,9 +17,8 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from jaxtyping import PyTree
 
-from made import trees
-from made.core import Environment, Space
-from made.grids import GRIDS, Grid, make_grid
+from made.core import Environment, Space, trees
+from made.envs.minigrid import GRIDS, Grid, make_grid
 
 PREFIX = "made/"
 LEAST_POOL = 256  # fresh episodes drawn at a time: one call for many resets
@@ -87,7 +86,7 @@ class CompiledEnv(gymnasium.Env):
     def render(self):
         if self.render_mode is None or self._state is None:
             return None
-        from made.grids.render import draw
+        from made.envs.minigrid.render import draw
 
         return draw(self._env, self._state)  # type: ignore[arg-type]
 
@@ -173,7 +172,7 @@ class CompiledVectorEnv(gymnasium.vector.VectorEnv):
 def _swap(current: PyTree, pool: PyTree, which: jax.Array, used: jax.Array) -> PyTree:
     """Where `which` is set, the next unused rows of the pool, each once."""
     rows = used + jnp.cumsum(which) - 1
-    return trees.where(which, jax.tree.map(lambda x: x[rows], pool), current)
+    return trees.select(which, jax.tree.map(lambda x: x[rows], pool), current)
 
 
 def _final(obs: PyTree, done: np.ndarray) -> dict[str, Any]:

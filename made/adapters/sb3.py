@@ -16,17 +16,41 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from made import views
 from made.adapters import needs
-from made.adapters.paying import Mode, Payer
-from made.core import Bonus
-from made.host import HostBonus
-from made.vectors import with_rows
+from made.adapters.reward_mixer import Mode, RewardMixer
+from made.core import Bonus, dict_obs
+from made.envs.external.spaces import replace_rows
+from made.training.host.bonus import HostBonus
+
+with needs("made.adapters.sb3", "sb3", "stable_baselines3", "torch"):
+    from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
+
+
+def _turned(space: gymnasium.Space) -> bool:
+    return is_image_space(space) and is_image_space_channels_first(space)  # type: ignore[arg-type]
+
+
+def channels_last_space(space: gymnasium.Space) -> gymnasium.Space:
+    """The space with every channels-first image turned; what is no image stays."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return gymnasium.spaces.Dict({name: channels_last_space(inner) for name, inner in space.spaces.items()})
+    if _turned(space):
+        c, h, w = space.shape  # type: ignore[misc]
+        return gymnasium.spaces.Box(0, 255, (h, w, c), np.uint8)
+    return space
+
+
+def channels_last(obs: Any, space: gymnasium.Space, axes: int = 1) -> Any:
+    """Observations of `space` as `last_space` has them; `axes` leading axes. Nothing is copied."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {name: channels_last(obs[name], inner, axes) for name, inner in space.spaces.items()}
+    return np.moveaxis(obs, axes, -1) if _turned(space) else obs
+
 
 with needs("made.adapters.sb3", "sb3", "stable_baselines3", "torch"):
     from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-    from made.adapters.sb3_images import channels_last, last_space
+    pass
     from made.adapters.sb3_replay import BonusReplayBuffer as BonusReplayBuffer
 
 
@@ -38,7 +62,7 @@ class BonusVecEnv(VecEnvWrapper):
 
     A Monitor or VecMonitor *inside* it (the usual place) keeps the statistics of episodes extrinsic. The bonus reads
     all parts of a dictionary observation; the policy sees the part that `show` names, or all but "hash", the full
-    state that grids offer for counting. Options: tau, mode, every, share as in `Payer`; on_bad, horizon as in
+    state that grids offer for counting. Options: tau, mode, every, share as in `RewardMixer`; on_bad, horizon as in
     `HostBonus`.
     """
 
@@ -56,13 +80,13 @@ class BonusVecEnv(VecEnvWrapper):
     ):
         whole = venv.observation_space
         if isinstance(whole, gymnasium.spaces.Dict):
-            shown = views.looked_at(dict(whole.spaces), show)
+            shown = dict_obs.looked_at(dict(whole.spaces), show)
             seen = gymnasium.spaces.Dict(shown) if isinstance(shown, dict) else shown
         else:
-            seen = views.part(whole, show)
+            seen = dict_obs.part(whole, show)
         super().__init__(venv, observation_space=seen)
-        self.bonus = HostBonus(bonus, last_space(whole), venv.action_space, venv.num_envs, seed, **options)
-        self.payer, self.show, self._whole = Payer(self.bonus, tau, mode, every, share), show, whole
+        self.bonus = HostBonus(bonus, channels_last_space(whole), venv.action_space, venv.num_envs, seed, **options)
+        self.payer, self.show, self._whole = RewardMixer(self.bonus, tau, mode, every, share), show, whole
         self._obs, self._actions, self._earned = None, None, np.zeros(venv.num_envs)
 
     @property
@@ -74,7 +98,7 @@ class BonusVecEnv(VecEnvWrapper):
         obs = self.venv.reset()
         self._obs, self._earned = channels_last(obs, self._whole), np.zeros(self.num_envs)
         self.bonus.reset(self._obs)
-        return views.looked_at(obs, self.show)
+        return dict_obs.looked_at(obs, self.show)
 
     def step_async(self, actions: np.ndarray) -> None:
         self._actions = np.array(actions)
@@ -85,7 +109,7 @@ class BonusVecEnv(VecEnvWrapper):
         truncated = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos]) & dones
         after = channels_last(obs, self._whole)
         finals = [self._final(info) if done else None for info, done in zip(infos, dones, strict=True)]
-        successor = with_rows(after, finals, dones) if dones.any() else after
+        successor = replace_rows(after, finals, dones) if dones.any() else after
         step = self.bonus.observe(self._obs, self._actions, rewards, successor, dones & ~truncated, truncated, after)
         paid = self.payer.pay(step, rewards)
         self._earned += paid.intrinsic
@@ -93,9 +117,9 @@ class BonusVecEnv(VecEnvWrapper):
             info["extrinsic"], info["intrinsic"] = float(paid.extrinsic[i]), float(paid.intrinsic[i])
             if dones[i]:
                 info["episode_intrinsic"] = float(self._earned[i])
-                info["terminal_observation"] = views.looked_at(info["terminal_observation"], self.show)
+                info["terminal_observation"] = dict_obs.looked_at(info["terminal_observation"], self.show)
         self._obs, self._earned = after, np.where(dones, 0.0, self._earned)
-        return views.looked_at(obs, self.show), paid.reward, dones, infos
+        return dict_obs.looked_at(obs, self.show), paid.reward, dones, infos
 
     def _final(self, info: dict[str, Any]) -> Any:
         if "terminal_observation" not in info:
@@ -114,7 +138,7 @@ class BonusVecEnv(VecEnvWrapper):
         self.payer.load(path)
 
 
-class as_vec_env(VecEnv):
+class GymVecEnv(VecEnv):
     """A Gymnasium vector environment with SAME_STEP autoreset as Stable-Baselines3's VecEnv: one call steps them all.
 
     Compiled grids run many times faster so than as a list of single environments. It reports `infos[i]["episode"]`

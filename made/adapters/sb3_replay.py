@@ -12,15 +12,15 @@ import jax
 import numpy as np
 
 from made.adapters import needs
-from made.adapters.paying import Beside, Mode, Payer
+from made.adapters.reward_mixer import Beside, Mode, RewardMixer
 from made.core import Bonus, Transition
-from made.host import HostBonus
+from made.training.host.bonus import HostBonus
 
 with needs("made.adapters.sb3_replay", "sb3", "stable_baselines3", "torch"):
     from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
     from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
-    from made.adapters.sb3_images import channels_last, last_space
+    from made.adapters.sb3 import channels_last, channels_last_space
 
 
 class BonusReplayBuffer(ReplayBuffer):
@@ -58,8 +58,10 @@ class BonusReplayBuffer(ReplayBuffer):
             )
         super().__init__(buffer_size, observation_space, action_space, *args, **kwargs)
         options = {"on_bad": on_bad, "horizon": horizon}
-        self.bonus = HostBonus(bonus, last_space(observation_space), action_space, self.n_envs, seed, **options)
-        self.payer, self._ended = Payer(self.bonus, tau, mode, every), np.zeros(self.n_envs, bool)
+        self.bonus = HostBonus(
+            bonus, channels_last_space(observation_space), action_space, self.n_envs, seed, **options
+        )
+        self.payer, self._ended = RewardMixer(self.bonus, tau, mode, every), np.zeros(self.n_envs, bool)
         self._notes = jax.tree.map(
             lambda x: np.zeros((self.buffer_size, *x.shape), x.dtype),
             (self.bonus.step_template().note, self.bonus.step_template().next_note),

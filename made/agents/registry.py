@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 
-from made import plugins
-from made.agents.dreamer import Dreamer
-from made.agents.impala import IMPALA
-from made.agents.ppo_model import ModelPPO
-from made.agents.q_learning import QLearning
-from made.agents.rad import RAD, sac
+from made.agents.dreamer.agent import Dreamer
+from made.agents.impala.agent import IMPALA
+from made.agents.sac.agent import RAD, sac
+from made.agents.tabular.model_ppo import ModelPPO
+from made.agents.tabular.q_learning import QLearning
+from made.agents.tabular.value_iteration import ValueIteration
 from made.agents.uniform import Uniform
-from made.agents.value_iteration import ValueIteration
-from made.core import Agent
-from made.describe import suggest
+from made.core import Agent, plugins
+from made.core.config import suggest
 
 # To add an agent, write a file in this folder and a line here.
 _TABLE: dict[str, Callable[[], Agent]] = {

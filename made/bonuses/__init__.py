@@ -1,31 +1,28 @@
 """Exploration bonuses. To add one, write a file here and a line in `made.bonuses.registry`."""
 
 from made.bonuses.amigo import AMIGo
-from made.bonuses.calibrated import Calibrated
-from made.bonuses.categorical import Factorised
-from made.bonuses.combine import Clipped, FirstVisit, Flat, Normalised, Scaled, Sum
+from made.bonuses.calibrated import Calibrated, bonus_strength
+from made.bonuses.combinators import Clipped, ConstantBonus, FirstVisit, Normalized, Scaled, Sum
 from made.bonuses.count import Bernstein, Count, NoBonus
-from made.bonuses.density import GeometricMixture, HashedRecentCounts, RecentCounts, Standardised
+from made.bonuses.densities.factorized import Factorized
+from made.bonuses.densities.recent_counts import GeometricMixture, HashedRecentCounts, RecentCounts, Standardized
+from made.bonuses.densities.vae import VAE
 from made.bonuses.disagreement import Disagreement
 from made.bonuses.e3b import E3B
 from made.bonuses.episodic import VisitCounts
-from made.bonuses.family import FAMILY, Family
-from made.bonuses.hashed import HashedCounts
+from made.bonuses.hashed_count import HashedCount
 from made.bonuses.icm import ICM
 from made.bonuses.made import MADE
 from made.bonuses.ngu import NGU
 from made.bonuses.noveld import NovelD
 from made.bonuses.re3 import RE3
 from made.bonuses.registry import list_bonuses, make_bonus
-from made.bonuses.released import made_released
+from made.bonuses.release.release_rnd import made_released
 from made.bonuses.ride import RIDE
 from made.bonuses.rnd import RND
-from made.bonuses.strength import bonus_strength
-from made.bonuses.vae import VAE
 
 __all__ = [
     "E3B",
-    "FAMILY",
     "ICM",
     "MADE",
     "NGU",
@@ -37,21 +34,20 @@ __all__ = [
     "Bernstein",
     "Calibrated",
     "Clipped",
+    "ConstantBonus",
     "Count",
     "Disagreement",
-    "Factorised",
-    "Family",
+    "Factorized",
     "FirstVisit",
-    "Flat",
     "GeometricMixture",
-    "HashedCounts",
+    "HashedCount",
     "HashedRecentCounts",
     "NoBonus",
-    "Normalised",
+    "Normalized",
     "NovelD",
     "RecentCounts",
     "Scaled",
-    "Standardised",
+    "Standardized",
     "Sum",
     "VisitCounts",
     "bonus_strength",

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from made import nets, trees, views
-from made.bonuses.embedding import he
-from made.core import Bonus, EpisodeMemory, Note, Space, Spec, Transition
-from made.describe import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, check_numbers
-from made.learning import Fit, Learned, named
+from made import nets
+from made.bonuses.embedding import he_scaled
+from made.core import Bonus, EpisodeMemory, EpisodeNote, Space, Spec, Transition, dict_obs, trees
+from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, check_numbers
+from made.nets.fit import Fit, FitState, with_prefix
 
 
 class GoalSpace(NamedTuple):
@@ -30,7 +30,7 @@ class GoalSpace(NamedTuple):
 
 def goal_space(obs: PyTree, view: str, bits: int) -> GoalSpace:
     """The goals in an observation of these spaces."""
-    parts = jax.tree.leaves(views.looked_at(obs, view), is_leaf=lambda x: isinstance(x, Space))
+    parts = jax.tree.leaves(dict_obs.looked_at(obs, view), is_leaf=lambda x: isinstance(x, Space))
     if len(parts) != 1:
         raise ValueError(
             f"AMIGo sets goals in one part of an observation, and view={view!r} leaves {len(parts)}: "
@@ -62,7 +62,7 @@ class Teacher(eqx.Module):
             inputs = math.prod(space.shape) * (space.n or 1)
             sizes = (inputs, width, width, goals.n)
             layers = [eqx.nn.Linear(i, o, key=k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False)]
-        first, last = he(tuple(layers[:-1])), layers[-1]  # the last is small, so that goals start nearly even
+        first, last = he_scaled(tuple(layers[:-1])), layers[-1]  # the last is small, so that goals start nearly even
         self.layers, self.goals = (*first, last), goals
         self.worth = eqx.nn.Linear(sizes[-2], 1, key=keys[-1])
 
@@ -106,13 +106,13 @@ class Goals(EpisodeMemory):
 
     def remember(self, state, memory, obs, key):
         teacher: Teacher = state.teacher.params
-        (part,) = jax.tree.leaves(views.looked_at(obs, self.view))
+        (part,) = jax.tree.leaves(dict_obs.looked_at(obs, self.view))
         reached = memory.flag & is_reached(teacher.goals, state.planes, memory, part)
         told = memory._replace(steps=memory.steps + 1, flag=reached)
         drawn = jax.random.categorical(key, teacher(part)[0]).astype(jnp.int32)
         fresh = Pursuit(drawn, part, jnp.zeros((), jnp.int32), jnp.ones((), bool))
-        after = trees.where(reached | ~memory.flag, fresh, told._replace(flag=memory.flag))
-        return after, Note(after.goal, told)
+        after = trees.select(reached | ~memory.flag, fresh, told._replace(flag=memory.flag))
+        return after, EpisodeNote(after.goal, told)
 
 
 def is_reached(goals: GoalSpace, planes: Float[Array, "bits i"], set_: Pursuit, part: Array) -> Bool[Array, ""]:
@@ -134,7 +134,7 @@ def region(goals: GoalSpace, planes: Float[Array, "bits i"], part: Array) -> Int
 class AMIGoState(NamedTuple):
     """The teacher, the planes between regions, t* with the successes in a row that raise it, and the task's clock."""
 
-    teacher: Learned
+    teacher: FitState
     planes: Float[Array, "bits i"]
     target: Float[Array, ""]
     streak: Float[Array, ""]
@@ -203,11 +203,13 @@ class AMIGo(Bonus):
             return gained + fitted - self.entropy * spread, {"entropy": spread}
 
         items = (*trees.flatten_leading((told.seen, told.goal), 2), weight, earned)
-        teacher, metrics = self.fit.descend(loss, state.teacher, items, key)
-        teacher = trees.where(over.any(), teacher, state.teacher)  # without an outcome there is nothing to learn
+        teacher, metrics = self.fit.fit(loss, state.teacher, items, key)
+        teacher = trees.select(over.any(), teacher, state.teacher)  # without an outcome there is nothing to learn
         target, streak = self._harder(state, over, good)
         told_of = {"target": target, "reached": jnp.mean(told.flag), "paid": jnp.sum(weight * earned)}
-        return state._replace(teacher=teacher, target=target, streak=streak), named({**metrics, **told_of}, "amigo")
+        return state._replace(teacher=teacher, target=target, streak=streak), with_prefix(
+            {**metrics, **told_of}, "amigo"
+        )
 
     def _outcomes(self, state: AMIGoState, batch: Transition):
         """(what was pursued, [M] whether that is decided here, whether in due time, what the teacher earned by it)."""

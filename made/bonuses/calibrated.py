@@ -6,9 +6,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from made.bonuses.combine import Around
+from made.bonuses.combinators import StatefulWrapper
 from made.core import Bonus
-from made.describe import AT_LEAST_ZERO, COUNT_OR_NONE, check_numbers
+from made.core.config import AT_LEAST_ZERO, COUNT_OR_NONE, check_numbers
 
 
 class CalibratedState(NamedTuple):
@@ -20,7 +20,7 @@ class CalibratedState(NamedTuple):
     clock: Float[Array, ""]
 
 
-class Calibrated(Around):
+class Calibrated(StatefulWrapper):
     """A bonus scaled, early on and then for good, so that a full episode earns `strength` from it.
 
         b = inner * strength / (mean * horizon),   mean: what inner pays, smoothed over `warmup` updates, then fixed
@@ -64,3 +64,19 @@ class Calibrated(Around):
         step = jnp.where(k < self.warmup, jnp.maximum(2.0 / jnp.maximum(self.warmup, 1), 1.0 / (k + 1)), 0.0)
         mean = state.mean + step * (paid - state.mean)
         return CalibratedState(inner, mean, k + 1, state.clock), {**metrics, "calibrated/mean": mean}
+
+
+def bonus_strength(
+    tau: Float[Array, ""] | float, mean_bonus: Float[Array, ""] | float, horizon: float | int
+) -> Float[Array, ""] | float:
+    """What an episode of full length earns from the bonus: tau * mean bonus * horizon.
+
+    Beside it stands the prize of the task, less than 1 on the grids. At equal temperatures two bonuses may differ
+    tenfold here, and a comparison of them would be one of temperatures.
+
+    >>> bonus_strength(0.5, 0.25, 100)
+    12.5
+    """
+    if horizon <= 0:
+        raise ValueError(f"bonus_strength needs the length of an episode, a positive number, got horizon={horizon}.")
+    return tau * mean_bonus * horizon

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from made.core import Bonus, EpisodeMemory, LearnsFrom, NoMemory, table_sizes
-from made.describe import AT_LEAST_ZERO, check_numbers
+from made.core.config import AT_LEAST_ZERO, check_numbers
 
 
 class NoBonus(Bonus):

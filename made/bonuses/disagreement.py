@@ -7,19 +7,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from made import trees
 from made.bonuses.embedding import Embedding
 from made.bonuses.icm import forward_model
-from made.core import Bonus, EpisodeMemory, NoMemory
-from made.describe import COUNT, COUNT_OR_NONE, check_numbers
-from made.learning import Fit, Learned, named
+from made.core import Bonus, EpisodeMemory, NoMemory, trees
+from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
+from made.nets.fit import Fit, FitState, with_prefix
 
 
 class DisagreementState(NamedTuple):
     """The fixed embedding, and the forward models, stacked."""
 
     embedding: Embedding
-    models: Learned
+    models: FitState
 
 
 class Disagreement(Bonus):
@@ -68,8 +67,8 @@ class Disagreement(Bonus):
             return jnp.mean(jnp.sum((said - there[:, None]) ** 2, axis=1)), {}
 
         items = jax.vmap(state.embedding)(obs), action, jax.vmap(state.embedding)(after)
-        models, metrics = self.fit.descend(loss, state.models, items, key)
-        return DisagreementState(state.embedding, models), named(metrics, "disagreement")
+        models, metrics = self.fit.fit(loss, state.models, items, key)
+        return DisagreementState(state.embedding, models), with_prefix(metrics, "disagreement")
 
     def _foresee(self, models, here: Float[Array, " d"], action: Array) -> Float[Array, "models d"]:
         return jax.vmap(lambda model: model(here, action))(models)

@@ -5,9 +5,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from made.bonuses.embedding import Controllable
-from made.core import Bonus, EpisodeMemory, Note
-from made.describe import check_types
+from made.bonuses.embedding import InverseDynamicsEmbedding
+from made.core import Bonus, EpisodeMemory, EpisodeNote
+from made.core.config import check_types
 
 
 class Ellipse(EpisodeMemory):
@@ -16,7 +16,7 @@ class Ellipse(EpisodeMemory):
     u = C^{-1} phi,   b = phi^T u,   C^{-1} <- C^{-1} - u u^T / (1 + b)
     """
 
-    features: Controllable
+    features: InverseDynamicsEmbedding
     ridge: float
 
     def goal(self, spec):
@@ -29,7 +29,7 @@ class Ellipse(EpisodeMemory):
         phi = self.features.embed(state, obs)
         u = memory @ phi
         novelty = phi @ u
-        return memory - jnp.outer(u, u) / (1.0 + novelty), Note(trace=novelty)
+        return memory - jnp.outer(u, u) / (1.0 + novelty), EpisodeNote(trace=novelty)
 
 
 class E3B(Bonus):
@@ -42,7 +42,7 @@ class E3B(Bonus):
     is made, with the phi of that moment, as by the actors of the authors' code.
     """
 
-    features: Controllable = Controllable()
+    features: InverseDynamicsEmbedding = InverseDynamicsEmbedding()
     ridge: float = 0.1
     reads: ClassVar[tuple[str, ...]] = ("next_note",)
 

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from made import nets, trees, views
-from made.core import Metrics, Space, Spec, Transition
-from made.describe import COUNT, COUNT_OR_NONE, check_numbers
-from made.learning import Fit, Learned, named
+from made import nets
+from made.core import Metrics, Space, Spec, Transition, dict_obs, trees
+from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
+from made.nets.fit import Fit, FitState, with_prefix
 
 
 class Embedding(eqx.Module):
@@ -22,20 +22,20 @@ class Embedding(eqx.Module):
 
     def __init__(self, spaces: PyTree, size: int, width: int, *, hidden: int, view: str, key: Key[Array, ""]):
         k_encoder, k_head = jax.random.split(key)
-        encoder = nets.Encoder(views.looked_at(spaces, view), width, key=k_encoder)
+        encoder = nets.Encoder(dict_obs.looked_at(spaces, view), width, key=k_encoder)
         head = nets.MLP((encoder.size, *[width] * hidden, size), key=k_head)
-        self.encoder, self.head = he((encoder, head))
+        self.encoder, self.head = he_scaled((encoder, head))
         self.view = view
 
     def __call__(self, obs: PyTree) -> Float[Array, " d"]:
-        return self.of_part(views.looked_at(obs, self.view))
+        return self.of_part(dict_obs.looked_at(obs, self.view))
 
     def of_part(self, part: PyTree) -> Float[Array, " d"]:
         """The embedding of what `view` names, already taken out of the observation."""
         return self.head(self.encoder(part))
 
 
-def he(net: PyTree) -> PyTree:
+def he_scaled(net: PyTree) -> PyTree:
     """The same network on He's scale with biases at zero.
 
     Equinox draws weights from U(-1/sqrt(i), 1/sqrt(i)), which through ReLUs shrinks what flows by 2.4 a layer until
@@ -50,7 +50,7 @@ def he(net: PyTree) -> PyTree:
     return jax.tree.map(lambda x: scaled(x) if is_layer(x) else x, net, is_leaf=is_layer)
 
 
-class Inverse(eqx.Module):
+class InverseModel(eqx.Module):
     """Which action led from one embedding to the next."""
 
     net: nets.MLP
@@ -69,7 +69,7 @@ class Inverse(eqx.Module):
         return -jnp.sum(logits.reshape(-1) * truth)
 
 
-class Controllable(eqx.Module):
+class InverseDynamicsEmbedding(eqx.Module):
     """An embedding that keeps what the agent can influence: it learns to tell the action between two observations.
 
     Pathak et al. (2017) for the idea; E3B and NGU measure novelty in it.
@@ -84,17 +84,17 @@ class Controllable(eqx.Module):
     def __check_init__(self):
         check_numbers(self, {COUNT: ("size", "width"), COUNT_OR_NONE: ("hidden",)})
 
-    def init(self, key: Key[Array, ""], spec: Spec) -> Learned:
+    def init(self, key: Key[Array, ""], spec: Spec) -> FitState:
         """(embedding, inverse model) before any experience."""
         k_embedding, k_inverse = jax.random.split(key)
         embedding = Embedding(spec.obs, self.size, self.width, hidden=self.hidden, view=self.view, key=k_embedding)
-        return self.fit.init((embedding, Inverse(self.size, spec.action, self.width, key=k_inverse)))
+        return self.fit.init((embedding, InverseModel(self.size, spec.action, self.width, key=k_inverse)))
 
-    def embed(self, learned: Learned, obs: PyTree) -> Float[Array, " d"]:
+    def embed(self, learned: FitState, obs: PyTree) -> Float[Array, " d"]:
         """phi(o) of one observation."""
         return learned.params[0](obs)
 
-    def update(self, learned: Learned, batch: Transition, key: Key[Array, ""]) -> tuple[Learned, Metrics]:
+    def update(self, learned: FitState, batch: Transition, key: Key[Array, ""]) -> tuple[FitState, Metrics]:
         """Learn to tell actions from the observations before and after them."""
 
         def loss(params, items, key):
@@ -103,11 +103,11 @@ class Controllable(eqx.Module):
             return jnp.mean(jax.vmap(one)(*items)), {}
 
         items = trees.flatten_leading((batch.obs, batch.action, batch.next_obs), 2)
-        learned, metrics = self.fit.descend(loss, learned, items, key)
-        return learned, named(metrics, "inverse")
+        learned, metrics = self.fit.fit(loss, learned, items, key)
+        return learned, with_prefix(metrics, "inverse")
 
 
-def check_on(who: str, on: str) -> None:
+def check_space(who: str, on: str) -> None:
     """Refuse a setting `on` that names neither end of a transition."""
     if on not in ("obs", "next_obs"):
         raise ValueError(f"{who} looks at on='obs' or on='next_obs', got on={on!r}.")

@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, UInt32
 
-from made import views
-from made.core import EpisodeMemory, NoMemory, Note, Replayed, Transition
-from made.describe import check_types
+from made.core import EpisodeMemory, EpisodeNote, NoMemory, ReplayContext, Transition, dict_obs
+from made.core.config import check_types
 
 
-class Visited(NamedTuple):
+class VisitTable(NamedTuple):
     """Every observation of the episode so far, as 64 bits each, in order."""
 
     keys: UInt32[Array, "capacity 2"]
@@ -39,20 +38,20 @@ class VisitCounts(EpisodeMemory):
         return None
 
     def blank(self, spec):
-        views.part(spec.obs, self.view)  # a part that is not there is refused here
+        dict_obs.part(spec.obs, self.view)  # a part that is not there is refused here
         room = self.capacity or (1000 if spec.horizon is None else spec.horizon + 1)
-        return Visited(jnp.zeros((room, 2), jnp.uint32), jnp.zeros((), jnp.int32))
+        return VisitTable(jnp.zeros((room, 2), jnp.uint32), jnp.zeros((), jnp.int32))
 
     def remember(self, state, memory, obs, key):
-        digest = views.key_of(obs, self.view)
+        digest = dict_obs.key_of(obs, self.view)
         at, room = memory.n, memory.keys.shape[0]
         held = jnp.arange(room) < at
         before = jnp.sum(held & (memory.keys == digest).all(-1), dtype=jnp.int32)
         slot = (jnp.arange(room) == at % room)[:, None]  # a write under vmap that needs no scatter
-        return Visited(jnp.where(slot, digest, memory.keys), at + 1), Note(trace=before + 1)
+        return VisitTable(jnp.where(slot, digest, memory.keys), at + 1), EpisodeNote(trace=before + 1)
 
 
-class Inside(EpisodeMemory):
+class ScopedMemory(EpisodeMemory):
     """The memory of a bonus whose state is one part of the state at hand: that part is what it is shown."""
 
     memory: EpisodeMemory
@@ -68,7 +67,7 @@ class Inside(EpisodeMemory):
         return self.memory.remember(state[self.part], memory, obs, key)
 
 
-class Beside(EpisodeMemory):
+class CombinedMemory(EpisodeMemory):
     """Several memories of one episode. The trace of the note is the tuple of their traces; at most one shows a goal."""
 
     memories: tuple[EpisodeMemory, ...]
@@ -89,26 +88,26 @@ class Beside(EpisodeMemory):
         each = [m.remember(state, held, obs, k) for m, held, k in zip(self.memories, memory, keys, strict=True)]
         goals = [note.goal for _, note in each if jax.tree.leaves(note.goal)]
         held, notes = tuple(held for held, _ in each), tuple(note.trace for _, note in each)
-        return held, Note(goals[0] if goals else (), notes)
+        return held, EpisodeNote(goals[0] if goals else (), notes)
 
 
-def inside(memory: EpisodeMemory, part: int) -> EpisodeMemory:
+def scoped(memory: EpisodeMemory, part: int) -> EpisodeMemory:
     """That memory, shown one part of the state; a bonus without memory stays one."""
-    return memory if isinstance(memory, NoMemory) else Inside(memory, part)
+    return memory if isinstance(memory, NoMemory) else ScopedMemory(memory, part)
 
 
-def beside(*memories: EpisodeMemory) -> EpisodeMemory:
+def combined(*memories: EpisodeMemory) -> EpisodeMemory:
     """Those memories together; none where none of them keeps anything."""
-    return NoMemory() if all(isinstance(memory, NoMemory) for memory in memories) else Beside(memories)
+    return NoMemory() if all(isinstance(memory, NoMemory) for memory in memories) else CombinedMemory(memories)
 
 
 def with_trace(batch: Transition, i: int) -> Transition:
     """The batch as the i-th of several bonuses wrote it: its own traces in the notes."""
 
-    def own(note: Note) -> Note:
+    def own(note: EpisodeNote) -> EpisodeNote:
         return note._replace(trace=note.trace[i]) if note.trace else note
 
     extras = batch.extras
-    if isinstance(extras, Replayed):
+    if isinstance(extras, ReplayContext):
         extras = extras._replace(new=with_trace(extras.new, i), recent=with_trace(extras.recent, i))
     return batch._replace(note=own(batch.note), next_note=own(batch.next_note), extras=extras)

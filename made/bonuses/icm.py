@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from made import nets, trees
-from made.bonuses.embedding import Embedding, Inverse, he
-from made.core import Bonus, EpisodeMemory, NoMemory, Space
-from made.describe import AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, check_numbers
-from made.learning import Fit, Learned, named
+from made import nets
+from made.bonuses.embedding import Embedding, InverseModel, he_scaled
+from made.core import Bonus, EpisodeMemory, NoMemory, Space, trees
+from made.core.config import AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, check_numbers
+from made.nets.fit import Fit, FitState, with_prefix
 
 
 class Forward(eqx.Module):
@@ -27,7 +27,7 @@ class Forward(eqx.Module):
 def forward_model(size: int, action: Space, width: int, key) -> Forward:
     """A forward model with one hidden layer, on He's scale."""
     inputs = jax.eval_shape(lambda a: nets.action_vector(a, action), jnp.zeros(action.shape, action.dtype)).shape[0]
-    return Forward(he(nets.MLP((size + inputs, width, size), key=key)), action)
+    return Forward(he_scaled(nets.MLP((size + inputs, width, size), key=key)), action)
 
 
 class ICMNets(NamedTuple):
@@ -35,7 +35,7 @@ class ICMNets(NamedTuple):
 
     embedding: Embedding
     forward: Forward
-    inverse: Inverse
+    inverse: InverseModel
 
 
 class ICM(Bonus):
@@ -63,14 +63,14 @@ class ICM(Bonus):
         check_numbers(self, {AT_LEAST_ZERO: ("forward_weight", "inverse_weight")})
         check_numbers(self, {COUNT: ("embedding", "width"), COUNT_OR_NONE: ("hidden",)})
 
-    def init(self, key, spec) -> Learned:
+    def init(self, key, spec) -> FitState:
         k_embedding, k_forward, k_inverse = jax.random.split(key, 3)
         embedding = Embedding(spec.obs, self.embedding, self.width, hidden=self.hidden, view=self.view, key=k_embedding)
         forward = forward_model(self.embedding, spec.action, self.width, k_forward)
-        inverse = Inverse(self.embedding, spec.action, self.width, key=k_inverse)
+        inverse = InverseModel(self.embedding, spec.action, self.width, key=k_inverse)
         return self.fit.init(ICMNets(embedding, forward, inverse))
 
-    def embed(self, state: Learned, obs: PyTree) -> Float[Array, " d"]:
+    def embed(self, state: FitState, obs: PyTree) -> Float[Array, " d"]:
         """phi(o) of one observation, for bonuses built on this one."""
         return state.params.embedding(obs)
 
@@ -94,5 +94,5 @@ class ICM(Bonus):
             return total, {"forward": forward, "inverse": inverse}
 
         items = trees.flatten_leading((batch.obs, batch.action, batch.next_obs), 2)
-        state, metrics = self.fit.descend(loss, state, items, key)
-        return state, named(metrics, "icm")
+        state, metrics = self.fit.fit(loss, state, items, key)
+        return state, with_prefix(metrics, "icm")

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from made.bonuses.count import Count
-from made.bonuses.density import GeometricMixture, HashedRecentCounts, RecentCounts, Standardised
-from made.bonuses.episodic import inside
+from made.bonuses.densities.recent_counts import GeometricMixture, HashedRecentCounts, RecentCounts, Standardized
+from made.bonuses.densities.vae import VAE
+from made.bonuses.episodic import scoped
 from made.bonuses.rnd import RND
-from made.bonuses.vae import VAE
 from made.core import Bonus, Density
 
 
@@ -43,7 +43,7 @@ class MADE(Bonus):
 
     @property
     def memory(self):  # type: ignore[override]
-        return inside(self.cover.memory, 0)  # of MADEState, the cover's part
+        return scoped(self.cover.memory, 0)  # of MADEState, the cover's part
 
     @classmethod
     def tabular(cls, window: int = 1000, capacity: int | None = None) -> "MADE":
@@ -59,8 +59,8 @@ class MADE(Bonus):
     def deep(cls, window: int = 10_000, *, cover: Bonus | None = None, scale: float = 1.0, clip: float = 3.0) -> "MADE":
         """norm(phi(s') - phi'(s')) / sqrt(d(s, a)) with RND as cover and a VAE over the last `window` pairs, Section 5.
 
-        The logarithm of the density is centred, scaled and clipped (`Standardised`). Differs from the paper: RND takes
-        the next observation, as in the authors' code, not (s, a). `made.bonuses.released` is what that code computes.
+        The logarithm of the density is centred, scaled and clipped (`Standardized`). Differs from the paper: RND takes
+        the next observation, as in the authors' code, not (s, a). `made.bonuses.release.release_rnd` is what that code computes.
         """
         return cls._standardised(VAE(window, capacity=window), cover, scale, clip)
 
@@ -73,7 +73,7 @@ class MADE(Bonus):
 
     @classmethod
     def _standardised(cls, density: Density, cover: Bonus | None, scale: float, clip: float) -> "MADE":
-        return cls(RND() if cover is None else cover, Standardised(density, scale, clip))
+        return cls(RND() if cover is None else cover, Standardized(density, scale, clip))
 
     def init(self, key, spec):
         k_cover, k_recent = jax.random.split(key)

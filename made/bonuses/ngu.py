@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from made import moments
-from made.bonuses.embedding import Controllable
+from made.bonuses.embedding import InverseDynamicsEmbedding
 from made.bonuses.rnd import RND
-from made.core import Bonus, EpisodeMemory, NoMemory, Note
-from made.describe import ABOVE_ZERO, AT_LEAST_ZERO, POSITIVE, check_numbers
-from made.learning import Learned
+from made.core import Bonus, EpisodeMemory, EpisodeNote, NoMemory, running_stats
+from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, POSITIVE, check_numbers
+from made.nets.fit import FitState
 
 SAME = 1e-10  # squared distances below this share of the squared length are rounding: the same observation again
 
@@ -52,7 +51,7 @@ class Seen(NamedTuple):
 class Neighbours(EpisodeMemory):
     """The nearest of this episode's earlier embeddings, and the novelty that follows."""
 
-    features: Controllable
+    features: InverseDynamicsEmbedding
     kernel: Kernel
     capacity: int = eqx.field(static=True)
 
@@ -76,16 +75,16 @@ class Neighbours(EpisodeMemory):
         similarity = self.kernel.similarity(near, usual)
         novelty = jnp.where(similarity > self.kernel.most, 0.0, 1.0 / similarity)
         here = (slots == memory.n % slots.size)[:, None]
-        return Met(jnp.where(here, point, memory.points), memory.n + 1), Note(trace=Seen(novelty, distance))
+        return Met(jnp.where(here, point, memory.points), memory.n + 1), EpisodeNote(trace=Seen(novelty, distance))
 
 
 class NGUState(NamedTuple):
     """The embedding, the life-long novelty, and the moments of its errors and of the distances to neighbours."""
 
-    features: Learned
+    features: FitState
     lifelong: PyTree
-    errors: moments.Moments
-    distances: moments.Moments
+    errors: running_stats.Moments
+    distances: running_stats.Moments
 
 
 class NGU(Bonus):
@@ -99,7 +98,7 @@ class NGU(Bonus):
     far, and change once an update; there every actor keeps its own.
     """
 
-    features: Controllable = Controllable(size=32)
+    features: InverseDynamicsEmbedding = InverseDynamicsEmbedding(size=32)
     lifelong: Bonus = RND(squared=True)
     kernel: Kernel = Kernel()
     most: float = 5.0  # L, the largest factor
@@ -124,17 +123,17 @@ class NGU(Bonus):
     def init(self, key, spec):
         k_features, k_lifelong = jax.random.split(key)
         features, lifelong = self.features.init(k_features, spec), self.lifelong.init(k_lifelong, spec)
-        return NGUState(features, lifelong, moments.empty(), moments.empty())
+        return NGUState(features, lifelong, running_stats.empty(), running_stats.empty())
 
     def reward(self, state, batch, *, value=None):
         error = self.lifelong.reward(state.lifelong, batch, value=value)
-        above = (error - state.errors.mean) / moments.scale(state.errors)
+        above = (error - state.errors.mean) / running_stats.scale(state.errors)
         return batch.next_note.trace.novelty * jnp.clip(1.0 + above, 1.0, self.most)
 
     def update(self, state, batch, key):
         k_features, k_lifelong = jax.random.split(key)
         features, of_features = self.features.update(state.features, batch, k_features)
         lifelong, of_lifelong = self.lifelong.update(state.lifelong, batch, k_lifelong)
-        errors = moments.merge(state.errors, self.lifelong.reward(lifelong, batch))
-        distances = moments.merge(state.distances, batch.next_note.trace.distance)
+        errors = running_stats.merge(state.errors, self.lifelong.reward(lifelong, batch))
+        distances = running_stats.merge(state.distances, batch.next_note.trace.distance)
         return NGUState(features, lifelong, errors, distances), {**of_features, **of_lifelong}

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from made.bonuses.episodic import VisitCounts
 from made.bonuses.rnd import RND
 from made.core import Bonus, EpisodeMemory, NoMemory
-from made.describe import AT_LEAST_ZERO, check_numbers
+from made.core.config import AT_LEAST_ZERO, check_numbers
 
 
 class NovelD(Bonus):
@@ -27,7 +27,7 @@ class NovelD(Bonus):
         if not isinstance(self.novelty.memory, NoMemory):
             raise ValueError(
                 f"NovelD compares the novelty of s and s', but {type(self.novelty).__name__} keeps an episodic memory, "
-                "which knows s' alone. Give it a novelty without one: RND, Count, HashedCounts, RE3."
+                "which knows s' alone. Give it a novelty without one: RND, Count, HashedCount, RE3."
             )
 
     @property

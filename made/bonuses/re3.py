@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from made import rings, trees
-from made.bonuses.embedding import Embedding, check_on
-from made.bonuses.likelihood import outline
-from made.bonuses.released import RandomEncoder
-from made.core import Bonus, EpisodeMemory, LearnsFrom, NoMemory, Transition
-from made.describe import COUNT, COUNT_OR_NONE, check_numbers
+from made.bonuses.embedding import Embedding, check_space
+from made.bonuses.release.release_rnd import RandomEncoder
+from made.core import Bonus, EpisodeMemory, LearnsFrom, NoMemory, Transition, ring_buffer, trees
+from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
+from made.nets.likelihood import observation_model
 
 CACHED, LAUNCHED = 64**2, 128**2  # others at a time: as a cache holds on a CPU, as keep a GPU busy; squares: `largest`
 
@@ -22,7 +21,7 @@ class RE3State(NamedTuple):
     """The fixed encoder, and the embeddings of the last observations."""
 
     encoder: Embedding | RandomEncoder
-    ring: rings.Ring
+    ring: ring_buffer.Ring
 
 
 class RE3(Bonus):
@@ -53,7 +52,7 @@ class RE3(Bonus):
 
     def __check_init__(self):
         check_numbers(self, {COUNT: ("embedding", "width"), COUNT_OR_NONE: ("hidden",)})
-        check_on("RE3", self.on)
+        check_space("RE3", self.on)
         if not 1 <= self.k < min(self.capacity, self.block or self.capacity) or self.chunk < 1:
             raise ValueError(
                 f"RE3 looks for the k-th neighbour of chunk observations among capacity others, block at a time: it "
@@ -67,10 +66,10 @@ class RE3(Bonus):
 
     def init(self, key, spec):
         if self.released:
-            encoder = RandomEncoder(outline(spec, self.view), self.embedding, key)
+            encoder = RandomEncoder(observation_model(spec, self.view), self.embedding, key)
         else:
             encoder = Embedding(spec.obs, self.embedding, self.width, hidden=self.hidden, view=self.view, key=key)
-        return RE3State(encoder, rings.empty(jnp.zeros(self.embedding), self.capacity))
+        return RE3State(encoder, ring_buffer.empty(jnp.zeros(self.embedding), self.capacity))
 
     def reward(self, state, batch, *, value=None):
         return self.paid(state, self.points(state, batch))
@@ -89,8 +88,8 @@ class RE3(Bonus):
 
     def update(self, state, batch, key):
         points = jax.vmap(state.encoder)(trees.flatten_leading(getattr(batch, self.on), 2))
-        ring, _ = rings.push(state.ring, points)
-        return RE3State(state.encoder, ring), {"re3/held": rings.size(ring).astype(float)}
+        ring, _ = ring_buffer.push(state.ring, points)
+        return RE3State(state.encoder, ring), {"re3/held": ring_buffer.size(ring).astype(float)}
 
 
 class Nearest(NamedTuple):
@@ -101,7 +100,7 @@ class Nearest(NamedTuple):
 
 
 def distances(
-    ring: rings.Ring, queries: Float[Array, "b d"], k: int, block: int, whole: bool | None = None
+    ring: ring_buffer.Ring, queries: Float[Array, "b d"], k: int, block: int, whole: bool | None = None
 ) -> Float[Array, " b"]:
     """The (k+1)-th smallest distance of each query to the points of a ring; 0 when it is empty.
 
@@ -112,7 +111,7 @@ def distances(
     the host waits for the device at each of them, for about 0.5 of the 1.1 ms that RE3 adds to an update on an H200.
     """
     points: Array = ring.items
-    n, block, held = points.shape[0], min(block, points.shape[0]), rings.size(ring)
+    n, block, held = points.shape[0], min(block, points.shape[0]), ring_buffer.size(ring)
     whole = jax.default_backend() != "cpu" if whole is None else whole
     middle = queries.mean(0)
     centred = queries - middle

@@ -3,27 +3,26 @@
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
-from made import plugins
-from made.bonuses import control
+from made.bonuses import off_policy_presets
 from made.bonuses.amigo import AMIGo
-from made.bonuses.combine import FirstVisit, Normalised
-from made.bonuses.control import DividedAsReleased, Levelled
+from made.bonuses.combinators import FirstVisit, Normalized
 from made.bonuses.count import Bernstein, Count, NoBonus
 from made.bonuses.disagreement import Disagreement
 from made.bonuses.e3b import E3B
-from made.bonuses.hashed import HashedCounts
+from made.bonuses.hashed_count import HashedCount
 from made.bonuses.icm import ICM
 from made.bonuses.made import MADE
 from made.bonuses.ngu import NGU
 from made.bonuses.noveld import NovelD
+from made.bonuses.off_policy_presets import CoverAtMadeScale, Re3ReleaseNormalized
 from made.bonuses.re3 import RE3
-from made.bonuses.released import made_released
-from made.bonuses.replayed import LastFrame
+from made.bonuses.release.release_rnd import made_released
+from made.bonuses.replay_data import LastFrame
 from made.bonuses.ride import RIDE
 from made.bonuses.rnd import RND
-from made.core import Bonus
-from made.describe import suggest
-from made.learning import Fit
+from made.core import Bonus, plugins
+from made.core.config import suggest
+from made.nets.fit import Fit
 
 Setting = Literal["on_policy", "off_policy", "dreamer"]
 BATCH = 2500  # steps of a batch of Dreamer: 50 windows of 50
@@ -44,15 +43,17 @@ _TABLE: dict[str, Presets] = {
     "hoeffding": Presets(lambda: Count(power=0.5)),
     "inverse": Presets(lambda: Count(power=1.0)),
     "bernstein": Presets(Bernstein),
-    "made": Presets(MADE.deep, control.control_made, lambda steps: control.dreamer_made()),
+    "made": Presets(MADE.deep, off_policy_presets.control_made, lambda steps: off_policy_presets.dreamer_made()),
     "made-counts": Presets(MADE.hashed),
-    "made-released": Presets(made_released, control.control_released, lambda steps: control.dreamer_released()),
+    "made-released": Presets(
+        made_released, off_policy_presets.control_released, lambda steps: off_policy_presets.dreamer_released()
+    ),
     "made-tabular": Presets(MADE.tabular),
     "made-geometric": Presets(MADE.geometric),
     "rnd": Presets(
         RND,
-        lambda pixels: Normalised(control.control_rnd(pixels)),
-        lambda steps: Normalised(control.dreamer_rnd()),
+        lambda pixels: Normalized(off_policy_presets.control_rnd(pixels)),
+        lambda steps: Normalized(off_policy_presets.dreamer_rnd()),
     ),
     "icm": Presets(ICM, lambda pixels: ICM(fit=Fit(learning_rate=2e-4))),
     "ride": Presets(RIDE),
@@ -61,25 +62,25 @@ _TABLE: dict[str, Presets] = {
     "amigo": Presets(AMIGo),
     "re3": Presets(
         RE3,
-        lambda pixels: Normalised(control.control_re3()),
-        lambda steps: Normalised(control.dreamer_re3(steps)),
+        lambda pixels: Normalized(off_policy_presets.control_re3()),
+        lambda steps: Normalized(off_policy_presets.dreamer_re3(steps)),
     ),
     "re3-released": Presets(
-        off_policy=lambda pixels: DividedAsReleased(control.control_re3()),
-        dreamer=lambda steps: DividedAsReleased(control.dreamer_re3(steps)),
+        off_policy=lambda pixels: Re3ReleaseNormalized(off_policy_presets.control_re3()),
+        dreamer=lambda steps: Re3ReleaseNormalized(off_policy_presets.dreamer_re3(steps)),
     ),
     "e3b": Presets(E3B),
     "ngu": Presets(NGU),
     "disagreement": Presets(Disagreement),
-    "hashed": Presets(HashedCounts),
+    "hashed": Presets(HashedCount),
     "first-visit": Presets(FirstVisit),
     "rnd-at-made": Presets(
-        off_policy=lambda pixels: Levelled(control.control_released(pixels)),
-        dreamer=lambda steps: Levelled(control.dreamer_released()),
+        off_policy=lambda pixels: CoverAtMadeScale(off_policy_presets.control_released(pixels)),
+        dreamer=lambda steps: CoverAtMadeScale(off_policy_presets.dreamer_released()),
     ),
     "cover-at-made": Presets(
-        off_policy=lambda pixels: Levelled(control.control_made(pixels)),
-        dreamer=lambda steps: Levelled(control.dreamer_made()),
+        off_policy=lambda pixels: CoverAtMadeScale(off_policy_presets.control_made(pixels)),
+        dreamer=lambda steps: CoverAtMadeScale(off_policy_presets.dreamer_made()),
     ),
 }
 _PLUGINS = plugins.Kind("bonus", "made.bonuses", Bonus)

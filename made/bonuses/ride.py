@@ -5,10 +5,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from made import trees
 from made.bonuses.episodic import VisitCounts
 from made.bonuses.icm import ICM
-from made.core import Bonus, EpisodeMemory
+from made.core import Bonus, EpisodeMemory, trees
 
 
 class RIDE(Bonus):

@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from made import moments, trees, views
-from made.bonuses.embedding import Embedding, check_on
-from made.core import Bonus, EpisodeMemory, NoMemory
-from made.describe import COUNT, COUNT_OR_NONE, check_numbers
-from made.learning import Fit, Learned, named
+from made.bonuses.embedding import Embedding, check_space
+from made.core import Bonus, EpisodeMemory, NoMemory, dict_obs, running_stats, trees
+from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
+from made.nets.fit import Fit, FitState, with_prefix
 
 FAR = 5.0  # normalised observations are kept within this many deviations, as in the paper
 
@@ -20,7 +19,7 @@ class RNDState(NamedTuple):
     """The fixed network, the one that copies it, and the moments of what was observed."""
 
     target: Embedding
-    predictor: Learned
+    predictor: FitState
     seen: tuple[PyTree, ...]  # one Moments for each continuous part of the observation; () for the others
 
 
@@ -45,13 +44,13 @@ class RND(Bonus):
     hidden: int = eqx.field(static=True, default=1)  # dense layers between the encoder and the embedding
     deeper: int = eqx.field(static=True, default=2)  # such layers that the copy has beyond: it must be able to copy
     squared: bool = eqx.field(static=True, default=False)
-    normalise: bool = eqx.field(static=True, default=False)
+    normalize: bool = eqx.field(static=True, default=False)
     fit: Fit = Fit()
     memory: EpisodeMemory = NoMemory()
 
     def __check_init__(self):
         check_numbers(self, {COUNT: ("embedding", "width"), COUNT_OR_NONE: ("hidden", "deeper")})
-        check_on("RND", self.on)
+        check_space("RND", self.on)
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -63,22 +62,22 @@ class RND(Bonus):
         target = Embedding(*sizes, hidden=self.hidden, view=self.view, key=k_target)
         predictor = Embedding(*sizes, hidden=self.hidden + self.deeper, view=self.view, key=k_predictor)
         spaces = target.encoder.spaces
-        whitened = [self.normalise and space.n is None for space in spaces]
-        seen = tuple(moments.empty(s.shape) if on else () for s, on in zip(spaces, whitened, strict=True))
+        whitened = [self.normalize and space.n is None for space in spaces]
+        seen = tuple(running_stats.empty(s.shape) if on else () for s, on in zip(spaces, whitened, strict=True))
         return RNDState(target, self.fit.init(predictor), seen)
 
     def reward(self, state, batch, *, value=None):
         # One leading axis, as in `update`, so that the compiler sees there is one pass through the target for both.
-        parts = trees.flatten_leading(views.looked_at(getattr(batch, self.on), self.view), batch.reward.ndim)
+        parts = trees.flatten_leading(dict_obs.looked_at(getattr(batch, self.on), self.view), batch.reward.ndim)
         parts = jax.vmap(lambda part: whiten(state.seen, part))(parts)
         gap = jax.vmap(state.target.of_part)(parts) - jax.vmap(state.predictor.params.of_part)(parts)
         squares = jnp.sum(gap**2, -1).reshape(batch.reward.shape)
         return squares if self.squared else jnp.sqrt(squares)
 
     def update(self, state, batch, key):
-        parts = trees.flatten_leading(views.looked_at(getattr(batch, self.on), self.view), 2)
+        parts = trees.flatten_leading(dict_obs.looked_at(getattr(batch, self.on), self.view), 2)
         leaves = jax.tree.leaves(parts)
-        seen = tuple(m and moments.merge(m, x.astype(float)) for m, x in zip(state.seen, leaves, strict=True))
+        seen = tuple(m and running_stats.merge(m, x.astype(float)) for m, x in zip(state.seen, leaves, strict=True))
         parts = jax.vmap(lambda part: whiten(seen, part))(parts)
 
         def loss(predictor, items, key):
@@ -86,15 +85,15 @@ class RND(Bonus):
             return jnp.mean((jax.vmap(predictor.of_part)(part) - aim) ** 2), {}
 
         items = parts, jax.vmap(state.target.of_part)(parts)
-        predictor, metrics = self.fit.descend(loss, state.predictor, items, key)
-        return RNDState(state.target, predictor, seen), named(metrics, "rnd")
+        predictor, metrics = self.fit.fit(loss, state.predictor, items, key)
+        return RNDState(state.target, predictor, seen), with_prefix(metrics, "rnd")
 
 
 def whiten(seen: tuple[PyTree, ...], part: PyTree) -> PyTree:
     """Each leaf that has moments, less its mean and over its deviation; the others as they are."""
 
     def one(m: PyTree, x: Array) -> Array:
-        return jnp.clip((x - m.mean) / moments.scale(m), -FAR, FAR) if m else x
+        return jnp.clip((x - m.mean) / running_stats.scale(m), -FAR, FAR) if m else x
 
     leaves, tree = jax.tree.flatten(part)
     return jax.tree.unflatten(tree, [one(m, x) for m, x in zip(seen, leaves, strict=True)])

@@ -1,19 +1,21 @@
-"""Experiments: one file each, found by being here. A module that defines `EXPERIMENT` is one."""
+"""Experiments: a module of `made.experiments.paper` that defines `EXPERIMENT` is one and is found by its file."""
 
 import functools
 import importlib
 import pkgutil
 
-from made.describe import suggest
-from made.experiments.spec import Experiment
+from made.core.config import suggest
+from made.experiments.types import Experiment
 
 
 @functools.cache
 def experiments() -> dict[str, Experiment]:
     """Every experiment by name, in the order of the claims it settles."""
+    from made.experiments import paper
+
     found = {}
-    for module in pkgutil.iter_modules(__path__):
-        loaded = importlib.import_module(f"{__name__}.{module.name}")
+    for module in pkgutil.iter_modules(paper.__path__):
+        loaded = importlib.import_module(f"{paper.__name__}.{module.name}")
         if hasattr(loaded, "EXPERIMENT"):
             found[loaded.EXPERIMENT.name] = loaded.EXPERIMENT
     return dict(sorted(found.items(), key=lambda item: min((claim.number for claim in item[1].claims), default=10**6)))

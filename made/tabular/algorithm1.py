@@ -114,7 +114,7 @@ class Algorithm1(eqx.Module):
     Differs from the paper: the cover is exact (its oracle estimates only the mixture's density); c = 0, a constant
     temperature, is allowed, though Theorem 1 wants c > 0.
 
-    >>> from made.tabular.zoo import Garnet
+    >>> from made.tabular.families import Garnet
     >>> mixture, report = Algorithm1(eta=0.2).solve(Garnet().draw(), 30, jax.random.key(0))
     >>> bool(report.gap[-1] < 0.05 * report.gap[0]), bool(report.J[-1] > report.J[0])
     (True, True)

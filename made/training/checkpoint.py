@@ -1,6 +1,6 @@
 """The state of a run on disk: the newest that is whole is gone on from.
 
-A checkpoint is one safetensors file, written under another name, synced and renamed (`made.saving`), so that a kill at
+A checkpoint is one safetensors file, written under another name, synced and renamed (`made.training.checkpoint_file`), so that a kill at
 any moment leaves it whole or not there. Its header says of which run, seeds and update it is the state.
 """
 
@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from made import saving, trees
+from made.core import trees
+from made.training import checkpoint_file
 
 FORMAT = "made-training"
 KEEP = 3  # one is enough to go on from; the others are for a damaged disk and for looking back
@@ -24,7 +25,7 @@ class Checkpoint(NamedTuple):
     """A checkpoint as it was read."""
 
     path: Path
-    arrays: saving.Arrays
+    arrays: checkpoint_file.Arrays
     manifest: dict[str, Any]
 
     @property
@@ -45,12 +46,12 @@ def save(
     path = folder / f"{update:09d}.safetensors"
     manifest = {
         "format": FORMAT,
-        "version": saving.VERSION,
+        "version": checkpoint_file.VERSION,
         "configuration": dict(configuration),
         "update": update,
         "seconds": round(seconds, 3),
     }
-    saving.save(path, saving.where_they_are(state), manifest, overwrite=True)
+    checkpoint_file.save(path, checkpoint_file.leaves_in_place(state), manifest, overwrite=True)
     _sync(folder)
     for old in files(folder)[:-keep]:
         old.unlink(missing_ok=True)
@@ -76,7 +77,7 @@ def newest(folder: Path) -> Checkpoint | None:
 
 def read(path: Path) -> Checkpoint:
     """One checkpoint; a sentence where it is damaged, foreign, or of another update than its name says."""
-    found = Checkpoint(path, *saving.load(path, FORMAT))
+    found = Checkpoint(path, *checkpoint_file.load(path, FORMAT))
     told = found.manifest
     known = isinstance(told.get("configuration"), dict) and isinstance(told.get("seconds"), int | float)
     if not known or type(told.get("update")) is not int or told["update"] != int(path.stem):
@@ -96,7 +97,7 @@ def set_aside(folder: Path, used: Checkpoint | None) -> list[Path]:
 def restore(checkpoint: Checkpoint, shapes: PyTree) -> PyTree:
     """The state as the program takes it, given its shapes."""
     try:
-        return saving.unflat(checkpoint.arrays, jax.tree.map(_sample, shapes))
+        return checkpoint_file.unflat(checkpoint.arrays, jax.tree.map(_sample, shapes))
     except ValueError as error:
         raise ValueError(
             f"{checkpoint.path} was written by another version of the code, whose state had other arrays: go on with "

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from made import trees
+from made.core import trees
 
 
 def size_of(tree: PyTree) -> int:

@@ -7,9 +7,9 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
 import made.adapters.gymnasium as adapter
-from made.grids import GRIDS
-from made.host import HostEnvironment
-from made.tasks import make
+from made.envs.minigrid import GRIDS
+from made.envs.registry import make
+from made.training.host.bonus import HostEnvironment
 
 TASK = "made/MiniGrid-Empty-5x5-v0"
 N = 6
@@ -40,7 +40,7 @@ def test_every_grid_is_registered():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_gymnasium_s_own_checker_passes():
     check_env(gymnasium.make(TASK, render_mode="rgb_array").unwrapped)
-    check_env(adapter.CompiledEnv(make("lock").settle(adapter.jax.random.key(0))), skip_render_check=True)
+    check_env(adapter.CompiledEnv(make("lock").sample_task(adapter.jax.random.key(0))), skip_render_check=True)
 
 
 def test_the_same_seed_gives_the_same_episode():

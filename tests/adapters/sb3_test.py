@@ -18,13 +18,13 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecTranspo
 
 import made.adapters.gymnasium
 from made.adapters import needs
-from made.adapters.farama import package_envs
-from made.adapters.sb3 import BonusReplayBuffer, BonusVecEnv, as_vec_env
-from made.adapters.sb3_grids import grid_envs
-from made.bonuses import Count, FirstVisit, HashedCounts
-from made.host import HostBonus
-from made.trees import stack
-from made.vectors import with_rows
+from made.adapters.sb3 import BonusReplayBuffer, BonusVecEnv, GymVecEnv
+from made.adapters.sb3_minigrid import grid_envs
+from made.bonuses import Count, FirstVisit, HashedCount
+from made.core.trees import stack
+from made.envs.external.farama import package_envs
+from made.envs.external.spaces import replace_rows
+from made.training.host.bonus import HostBonus
 
 N, EVERY = 3, 8
 LAKE = {"is_slippery": False, "max_episode_steps": 6}
@@ -151,7 +151,7 @@ def test_saved_beside_the_model_and_loaded_it_goes_on_the_same(tmp_path):
 
 
 def test_what_the_policy_is_shown(tmp_path):
-    grid = lambda: as_vec_env(  # noqa: E731
+    grid = lambda: GymVecEnv(  # noqa: E731
         gymnasium.make_vec("made/MiniGrid-Empty-5x5-v0", num_envs=2, shows=("image", "direction", "hash"))
     )
     every_part = BonusVecEnv(grid(), FirstVisit())
@@ -169,7 +169,7 @@ def test_what_the_policy_is_shown(tmp_path):
 def test_channels_first_images_are_turned_for_the_bonus():
     """The counts of a bonus are the same, whichever way SB3 turned the images."""
     make = lambda: DummyVecEnv([Dots] * 2)  # noqa: E731
-    exact = FirstVisit(HashedCounts(bits=8))
+    exact = FirstVisit(HashedCount(bits=8))
     venvs = BonusVecEnv(make(), exact, every=4), BonusVecEnv(VecTransposeImage(make()), exact, every=4)
     assert venvs[1].observation_space.shape == (3, 8, 6) and venvs[1].bonus.spec.obs.shape == (8, 6, 3)
     paid = [[step[1] for _, step in random_steps(venv, 12)[1]] for venv in venvs]
@@ -179,7 +179,7 @@ def test_channels_first_images_are_turned_for_the_bonus():
 @pytest.mark.parametrize("parts", [False, True], ids=["box", "dict"])
 def test_replay_pays_old_transitions_by_the_present_bonus(parts):
     """Every transition that DQN stored comes out with its true successor and the bonus of the state as it is now."""
-    options = {"bonus": FirstVisit(HashedCounts(bits=20)), "tau": 0.5, "every": 4, "horizon": 4}
+    options = {"bonus": FirstVisit(HashedCount(bits=20)), "tau": 0.5, "every": 4, "horizon": 4}
     policy = "MultiInputPolicy" if parts else "MlpPolicy"
     model = DQN(
         policy, DummyVecEnv([lambda: Dots(parts)] * 2), replay_buffer_class=BonusReplayBuffer, buffer_size=64,
@@ -256,7 +256,7 @@ def test_sac_takes_the_buffer_too_and_the_bonus_is_saved_beside_it(tmp_path):
 def filled(parts, steps, seed=0, size=12):
     """A buffer that two environments have filled."""
     venv = DummyVecEnv([lambda: Dots(parts)] * 2)
-    options = {"bonus": FirstVisit(HashedCounts(bits=8)), "every": 4, "horizon": 4, "seed": seed}
+    options = {"bonus": FirstVisit(HashedCount(bits=8)), "every": 4, "horizon": 4, "seed": seed}
     buffer = BonusReplayBuffer(size, venv.observation_space, venv.action_space, "cpu", 2, **options)
     go_on(buffer, venv, venv.reset(), steps)
     return buffer
@@ -267,7 +267,7 @@ def go_on(buffer, venv, obs, steps):
         action = np.full(2, t % 2)
         after, reward, done, infos = venv.step(action)
         last = [info["terminal_observation"] if d else None for info, d in zip(infos, done, strict=True)]
-        buffer.add(obs, with_rows(after, last, done) if done.any() else after, action, reward, done, infos)
+        buffer.add(obs, replace_rows(after, last, done) if done.any() else after, action, reward, done, infos)
         obs = after
     return obs
 
@@ -327,7 +327,7 @@ def test_what_cannot_work_is_refused():
     with pytest.raises(ValueError, match="optimize_memory_usage keeps the first observation"):
         BonusReplayBuffer(8, *TABLE, bonus="none", optimize_memory_usage=True, handle_timeout_termination=False)
     with pytest.raises(ValueError, match="as_vec_env needs SAME_STEP"):
-        as_vec_env(gymnasium.make_vec("made/MiniGrid-Empty-5x5-v0", 2, autoreset_mode=AutoresetMode.NEXT_STEP))
+        GymVecEnv(gymnasium.make_vec("made/MiniGrid-Empty-5x5-v0", 2, autoreset_mode=AutoresetMode.NEXT_STEP))
 
 
 @pytest.mark.parametrize("name", ["sb3", "sb3_grids", "sb3_images", "sb3_replay"])

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from made import cli, trees
 from made.agents import IMPALA, ModelPPO, QLearning, ValueIteration
-from made.agents.impala_nets import Layout
-from made.learning import Fit
-from made.training import session
+from made.agents.impala.network import Layout
+from made.cli import main
+from made.core import trees
+from made.nets.fit import Fit
+from made.training import train_loop
 
 INF, NAN = float("inf"), float("nan")
 OUT_OF_RANGE = {
@@ -73,14 +74,17 @@ def test_numbers_that_are_traced_or_stacked_are_left_alone():
         ("--set agent.layout.dense=(0,)", "Layout takes sizes of at least 1"),
         ("--bonus rnd --set bonus.fit.learning_rate=-1", "Fit takes a finite number above 0 as learning_rate, got -1"),
         ("--strength 0.4 --set bonus.strength=-2", "Calibrated takes a number of at least 0 as strength, got -2.0"),
-        ("--set starts=0", "Run.starts must be a whole number of at least 1, or None for one at every step; got 0"),
+        (
+            "--set resets_per_update=0",
+            "RunConfig.resets_per_update must be a whole number of at least 1, or None for one at every step; got 0",
+        ),
         ("--set env.maker.max_steps=0", "max_steps"),
     ],
 )
 def test_made_train_refuses_them_in_one_line_before_anything_is_compiled(words, message, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "prepare", lambda *given: pytest.fail("it was begun"))
+    monkeypatch.setattr(train_loop, "prepare", lambda *given: pytest.fail("it was begun"))
     asked = ["train", "--env", "DoorKey-5x5", "--steps", "10k", *words.split(), "--out", str(tmp_path / "run")]
-    assert cli.main(asked) == 2
+    assert main.main(asked) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1 and not list(tmp_path.iterdir())
 
@@ -98,6 +102,6 @@ def test_made_train_refuses_them_in_one_line_before_anything_is_compiled(words, 
 )
 def test_made_run_refuses_them_and_stores_nothing(words, message, capsys, tmp_path):
     name, setting = words.split()
-    assert cli.main(["run", name, "--scale", "smoke", "--set", setting, "--out", str(tmp_path / "runs")]) == 2
+    assert main.main(["run", name, "--scale", "smoke", "--set", setting, "--out", str(tmp_path / "runs")]) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1 and not list(tmp_path.iterdir())

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from contracts.settings import experience
 
+from benchmarks.tabular.lock_speed import replay_error
 from made.agents import ModelPPO, QLearning, ValueIteration
-from made.agents.model import epsilon_greedy
-from made.bench.tabular import replay_error
+from made.agents.tabular.empirical_model import epsilon_greedy
 from made.bonuses import Count
+from made.tabular.families import Lock
 from made.tabular.solve import horizon_optimum
-from made.tabular.zoo import Lock
 
 BATCHES, STEPS = 3, 8
 

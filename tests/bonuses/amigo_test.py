@@ -9,9 +9,9 @@ from contracts.settings import Drift, collected, quick, small_lock
 
 from made.bonuses import AMIGo
 from made.bonuses.amigo import Pursuit, goal_space, region
-from made.core import Note, Space, Transition
-from made.grids import Empty, Grid
-from made.learning import Fit
+from made.core import EpisodeNote, Space, Transition
+from made.envs.minigrid import Empty, Grid
+from made.nets.fit import Fit
 
 WIDE = AMIGo(width=8, bits=2, target=2.0, fit=Fit(1e-2))
 
@@ -61,7 +61,7 @@ def outcomes(reached, took, done=None, reward=None) -> Transition:
     zero = jnp.zeros(reached.shape, jnp.int32)
     done = jnp.zeros(reached.shape, bool) if done is None else jnp.asarray(done, bool)[:, None]
     pay = jnp.zeros(reached.shape) if reward is None else jnp.asarray(reward, float)[:, None]
-    note = Note(zero, Pursuit(zero, zero, jnp.asarray(took, jnp.int32), jnp.asarray(reached)))
+    note = EpisodeNote(zero, Pursuit(zero, zero, jnp.asarray(took, jnp.int32), jnp.asarray(reached)))
     return Transition(zero, zero, pay, zero, done, done & False, note, note)
 
 

@@ -7,8 +7,7 @@ import pytest
 from contracts.settings import experience
 
 from made.bonuses import MADE, Bernstein, Count, GeometricMixture, RecentCounts
-from made.core import Transition
-from made.watch import state_action_grid
+from made.core import Transition, state_action_grid
 
 WINDOW = 30
 BATCHES, STEPS = 4, 8

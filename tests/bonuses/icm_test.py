@@ -7,7 +7,7 @@ from bonuses.by_hand import embedded, episodes, inverse_loss, mlp, steps, vector
 from contracts.settings import Drift, Lamp, Walk, collected, experience, quick, small_lock
 
 from made.bonuses import ICM, RIDE
-from made.learning import Fit
+from made.nets.fit import Fit
 
 SMALL = ICM(embedding=4, width=8, fit=Fit(1e-2))
 

@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 from bonuses.programs import fed, quick, read
 
-from made.bonuses.density import HashedRecentCounts, Standardised
+from made.bonuses.densities.recent_counts import HashedRecentCounts, Standardized
+from made.bonuses.densities.vae import VAE
 from made.bonuses.made import MADE
-from made.bonuses.released import (
-    DividedByDeviation,
+from made.bonuses.release.release_rnd import (
+    FactorNormalized,
     OrthogonalRND,
     ReleasedRND,
     made_released,
-    running,
-    take_in,
+    running_variance,
+    update_variance,
 )
-from made.bonuses.released_vae import ReleasedVAE
+from made.bonuses.release.release_vae import ReleasedVAE
 from made.bonuses.rnd import RND
-from made.bonuses.vae import VAE
 from made.core import Space, Spec, Transition
-from made.learning import Fit
+from made.nets.fit import Fit
 
 TABLE = Spec(Space((), jnp.int32, 4), Space((), jnp.int32, 2))
 VECTOR = Spec(Space((3,), jnp.float32), Space((1,), jnp.float32))
@@ -40,7 +40,7 @@ def small_vae(**more) -> VAE:
 
 
 def deep(**more) -> MADE:
-    return MADE(RND(embedding=4, width=8, fit=Fit(3e-3, steps=40)), Standardised(small_vae(**more)))
+    return MADE(RND(embedding=4, width=8, fit=Fit(3e-3, steps=40)), Standardized(small_vae(**more)))
 
 
 EVERY = step(np.arange(4)[:, None])  # one transition from every state
@@ -105,8 +105,8 @@ def test_the_named_forms_have_the_published_parts():
 def observed(deviation, updates, normaliser):
     """The running deviation after many batches of one fixed spread."""
     batch = jnp.asarray(1.05 + deviation * np.tile([-1.0, 1.0], 256) * np.sqrt(511 / 512))
-    take = jax.jit(lambda stats, _: (take_in(stats, batch, normaliser), None))
-    stats, _ = jax.lax.scan(take, running(), None, updates)
+    take = jax.jit(lambda stats, _: (update_variance(stats, batch, normaliser), None))
+    stats, _ = jax.lax.scan(take, running_variance(), None, updates)
     return float(np.sqrt(stats.variance))
 
 
@@ -125,12 +125,12 @@ def test_the_released_deviation_is_inflated_by_one_over_the_number_of_batches():
 
 def test_running_statistics_start_as_released_and_take_the_unbiased_variance():
     batch = jnp.array([1.0, 2.0, 4.0])
-    stats = take_in(running(), batch, "released")
+    stats = update_variance(running_variance(), batch, "released")
     assert np.isclose(stats.variance, (1e-4 + 7 / 3 * 3 + (7 / 3) ** 2 * 3e-4 / 3.0001) / 3.0001, rtol=1e-5)
     assert np.isclose(stats.mean, 7 / 3 + 3 / 3.0001)
-    assert np.isclose(take_in(running(), batch, "correct").mean, 7 / 3, rtol=1e-4)
+    assert np.isclose(update_variance(running_variance(), batch, "correct").mean, 7 / 3, rtol=1e-4)
     with pytest.raises(ValueError, match="'realeased'"):
-        DividedByDeviation(ReleasedVAE(), "realeased")
+        FactorNormalized(ReleasedVAE(), "realeased")
 
 
 def test_the_released_networks_start_orthogonal_all_but_the_target_of_the_plainer_form():

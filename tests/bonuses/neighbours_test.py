@@ -7,10 +7,10 @@ import pytest
 from bonuses.by_hand import discrete, embedded, episodes, inverse_loss, mlp, steps, stream, vector
 from contracts.settings import CONTROLLABLE, FIT, TINY, Drift, Lamp, collected, experience, quick, rnd, small_lock
 
-from made import rings
 from made.bonuses import E3B, NGU, RE3, Disagreement
 from made.bonuses.ngu import Kernel
 from made.bonuses.re3 import distances, largest
+from made.core import ring_buffer
 
 
 def brute(points, queries, k):
@@ -42,7 +42,7 @@ def test_the_largest_are_found_by_blocks(n, k):
 @pytest.mark.parametrize("held", [0, 2, 9, 20, 23])  # none, too few, one block and a part, all but the last, all
 def test_neighbours_are_the_same_where_empty_blocks_are_looked_at_too(held):
     points, queries = (jax.random.normal(jax.random.key(i), (n, 4)) for i, n in enumerate((23, 5)))
-    ring = rings.Ring(points, jnp.int32(held))
+    ring = ring_buffer.Ring(points, jnp.int32(held))
     searches = (quick(lambda ring, whole=whole: distances(ring, queries, 3, 8, whole)) for whole in (False, True))
     some, every = (np.asarray(search(ring)) for search in searches)
     assert np.array_equal(some, every)
@@ -54,7 +54,9 @@ def test_neighbours_that_are_close_together_and_far_from_zero_are_told_apart():
     """As the frames of one task are in a random encoder: there ranks that are rounded took others for the nearest."""
     spread = jax.random.normal(jax.random.key(0), (200, 4)) * 1e-3
     points = np.asarray(1 + spread)
-    found = quick(lambda ring: distances(ring, ring.items[:20], 3, 64))(rings.Ring(jnp.asarray(points), jnp.int32(200)))
+    found = quick(lambda ring: distances(ring, ring.items[:20], 3, 64))(
+        ring_buffer.Ring(jnp.asarray(points), jnp.int32(200))
+    )
     assert np.allclose(found, brute(points.astype(np.float64), points[:20].astype(np.float64), 3), rtol=1e-5)
 
 

@@ -6,8 +6,8 @@ import pytest
 from bonuses.by_hand import embedded, episodes
 from contracts.settings import Walk, collected, quick, rnd
 
-from made.bonuses import RIDE, Count, HashedCounts, Normalised, NovelD, make_bonus
-from made.describe import to_dict
+from made.bonuses import RIDE, Count, HashedCount, Normalized, NovelD, make_bonus
+from made.core.config import to_dict
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0])
@@ -32,7 +32,7 @@ def test_pays_the_gain_in_novelty_at_first_visits_only(alpha):
 
 
 def test_it_does_not_matter_at_which_end_the_novelty_looks():
-    make = lambda on: NovelD(HashedCounts(bits=8, on=on, power=1.0))  # noqa: E731
+    make = lambda on: NovelD(HashedCount(bits=8, on=on, power=1.0))  # noqa: E731
     _, state, batch, _ = collected(make("next_obs"), Walk(), 12, 0)
     state, _ = quick(make("next_obs").update)(state, batch, jax.random.key(0))
     a, b = (quick(make(on).reward)(state, batch) for on in ("obs", "next_obs"))
@@ -43,5 +43,5 @@ def test_it_does_not_matter_at_which_end_the_novelty_looks():
 def test_a_novelty_with_an_episodic_memory_is_refused_and_a_normalised_one_is_not():
     with pytest.raises(ValueError, match="RIDE keeps an episodic memory"):
         NovelD(RIDE())
-    assert NovelD(Normalised(rnd())).reads == ("obs", "next_obs", "next_note")
+    assert NovelD(Normalized(rnd())).reads == ("obs", "next_obs", "next_note")
     assert [to_dict(make_bonus(name))["alpha"] for name in ("noveld", "bebold")] == [0.5, 1.0]

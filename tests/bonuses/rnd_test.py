@@ -8,7 +8,7 @@ from bonuses.by_hand import discrete, embedded, steps, stream
 from contracts.settings import Drift, Lamp, experience, quick, rnd, small_grid, small_lock
 
 from made.bonuses import RND
-from made.learning import Fit
+from made.nets.fit import Fit
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_error_falls_with_visits_and_orders_states_by_them():
 
 
 def test_normalising_whitens_by_the_moments_of_everything_seen():
-    plain, white = rnd(on="obs"), rnd(on="obs", normalise=True)
+    plain, white = rnd(on="obs"), rnd(on="obs", normalize=True)
     _, state, batch, _ = experience(white, Drift())
     for part in (batch, jax.tree.map(lambda x: x[:3], batch)):
         state, _ = quick(white.update)(state, part, jax.random.key(0))
@@ -69,7 +69,7 @@ def test_normalising_whitens_by_the_moments_of_everything_seen():
 
 
 def test_normalising_leaves_what_never_varied_and_what_is_discrete_alone():
-    bonus = rnd(normalise=True)
+    bonus = rnd(normalize=True)
     state = bonus.init(jax.random.key(0), discrete())
     assert state.seen == ((),)
     _, state, batch, _ = experience(bonus, Lamp())

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from contracts.settings import AGENTS, BONUSES, NoBonus, experience, leaves_are_arrays, run_of, shapes
 
-from made import trees
 from made.agents import make_agent
 from made.bonuses import make_bonus
-from made.core import Agent
-from made.run import evaluate, iterate, start
-from made.trial import execute, groups
+from made.core import Agent, trees
+from made.training.on_policy import evaluate, iterate, start
+from made.training.run_batch import group_by_program, run_batch
 
 NAMES = AGENTS
 LENGTH = {"iterations": 6, "every": 1}
@@ -45,8 +44,8 @@ def lanes():
     def get(name: str):
         if name not in made:
             plain, other = (run_of(make_agent(name), make_bonus(b), **LENGTH) for b in ("hoeffding", "inverse"))
-            assert groups([plain, other]) == [[0, 1]]
-            made[name] = execute([plain, plain, plain, other], [7, 7, 8, 3])
+            assert group_by_program([plain, other]) == [[0, 1]]
+            made[name] = run_batch([plain, plain, plain, other], [7, 7, 8, 3])
         return made[name]
 
     return get

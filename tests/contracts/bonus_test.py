@@ -15,12 +15,10 @@ import numpy as np
 import pytest
 from contracts.settings import BONUSES, CASES, SMALL, SOURCES, N, T, collected, leaves_are_arrays, shapes
 
-from made import trees
 from made.bonuses import NoBonus, Sum
 from made.bonuses.episodic import with_trace
-from made.core import Bonus, Transition, demand
-from made.host import HostBonus
-from made.watch import state_action_grid
+from made.core import Bonus, Transition, require_fields, state_action_grid, trees
+from made.training.host.bonus import HostBonus
 
 NAMES = list(CASES)
 TABLES = [name for name in NAMES if name in ("hoeffding", "inverse", "bernstein", "made-tabular", "made-geometric")]
@@ -215,7 +213,7 @@ def test_refuses_a_batch_that_lacks_what_it_reads(name):
     bonus, batch = alone(name).bonus, alone(name).batch
     field = bonus.reads[0]
     with pytest.raises(ValueError, match=f"no {field}"):
-        demand(bonus, batch._replace(**{field: ()}) if field != "value" else batch, None)
+        require_fields(bonus, batch._replace(**{field: ()}) if field != "value" else batch, None)
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -7,7 +7,7 @@ import pytest
 from contracts.settings import leaves_are_arrays, shapes
 
 from made.core import Space
-from made.tasks import list_envs, make
+from made.envs.registry import list_envs, make
 
 GRIDS = ("MultiRoom-N2-S4", "KeyCorridorS3R1", "ObstructedMaze-1Dlhb", "DoorKey-5x5")  # one a family
 NAMES = [*list_envs("tabular"), *(f"MiniGrid-{grid}-v0" for grid in GRIDS)]
@@ -21,7 +21,7 @@ def walks():
 
     def get(name: str):
         if name not in made:
-            env = make(name).settle(jax.random.key(0))
+            env = make(name).sample_task(jax.random.key(0))
 
             def walk(key):
                 k_reset, k_walk = jax.random.split(key)
@@ -66,7 +66,7 @@ def test_observations_are_what_the_spec_says(name, walks):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_unsettled_task_has_the_same_spec(name):
     task = make(name)
-    assert task.spec == task.settle(jax.random.key(3)).spec
+    assert task.spec == task.sample_task(jax.random.key(3)).spec
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -91,7 +91,7 @@ def test_the_clock_truncates_and_never_together_with_the_end(name, walks):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reset_many_gives_as_many_and_different_streams(name):
-    env = make(name).settle(jax.random.key(0))
+    env = make(name).sample_task(jax.random.key(0))
     state, obs = env.reset_many(jax.random.key(1), 5)
     assert all(x.shape[0] == 5 for x in jax.tree.leaves((state, obs)))
 

@@ -10,21 +10,21 @@ import pytest
 from contracts.settings import COMBINED
 
 from made.agents import AGENTS, list_agents
-from made.agents.dreamer import Dreamer
-from made.agents.rad import RAD
+from made.agents.dreamer.agent import Dreamer
+from made.agents.sac.agent import RAD
 from made.bonuses import BONUSES, RND, VAE, Count, list_bonuses
-from made.describe import override
+from made.core.config import override
+from made.envs.registry import list_envs
 from made.experiments import experiments
-from made.learning import Fit
-from made.results.store import Scale
-from made.tasks import list_envs
-from made.training.plan import build_run
+from made.experiments.store.store import Scale
+from made.nets.fit import Fit
+from made.training.config import build_run
 
 # What may be any number: rewards, values, and weights whose sign is part of the method.
 FREE = {"Lock.big", "Lock.small", "Flat.pay", "FirstReward.least", "FirstReward.most"}
 FREE |= {f"{agent}.initial" for agent in ("ModelPPO", "QLearning", "ValueIteration")}
 FREE |= {"Maze.visited"}  # which is there for the number of steps, and that has a range
-FREE |= {f"{of}.symbols" for of in ("VAE", "Factorised", "ReleasedVAE", "OrthogonalRND")}  # follow from the task
+FREE |= {f"{of}.symbols" for of in ("VAE", "Factorized", "ReleasedVAE", "OrthogonalRND")}  # follow from the task
 FREE |= {f"PolicyGradient.w_{of}" for of in ("re", "e", "made")}
 TABLES = ("hoeffding", "inverse", "bernstein", "made-tabular", "made-geometric")
 GRIDS = ("MultiRoom-N6", "KeyCorridorS4R3", "ObstructedMaze-2Dlh", "ObstructedMaze-Full", "FourRooms", "Empty-5x5")
@@ -88,7 +88,7 @@ def untyped(thing: Any) -> list[str]:
     return sorted(found)
 
 
-ADVICE = "give it a range with made.describe.check_numbers, or a place in FREE"
+ADVICE = "give it a range with made.core.config.check_numbers, or a place in FREE"
 
 
 @pytest.mark.parametrize("name", list_bonuses("on_policy", installed=False))

@@ -10,16 +10,16 @@ import jax.numpy as jnp
 from made import bonuses as b
 from made.agents import Uniform, list_agents
 from made.bonuses import NoBonus, list_bonuses, make_bonus
-from made.bonuses.embedding import Controllable
-from made.bonuses.released import ReleasedRND
-from made.bonuses.released_vae import ReleasedVAE
+from made.bonuses.embedding import InverseDynamicsEmbedding
+from made.bonuses.release.release_rnd import ReleasedRND
+from made.bonuses.release.release_vae import ReleasedVAE
 from made.core import Bonus, Environment, NoMemory, Space, Spec, Step
-from made.grids import Empty, Grid
-from made.learning import Fit
-from made.rollout import begin, rollout
-from made.run import Run
-from made.tabular.env import RandomTabular
-from made.tabular.zoo import Lock
+from made.envs.minigrid import Empty, Grid
+from made.envs.tabular import RandomTabular
+from made.nets.fit import Fit
+from made.tabular.families import Lock
+from made.training.on_policy import RunConfig
+from made.training.rollout import reset_slots, rollout
 
 N, T = 3, 8
 
@@ -100,20 +100,20 @@ SOURCES = {"lock": small_lock, "grid": small_grid, "vector": Drift, "image": Lam
 
 TINY: dict[str, Any] = {"embedding": 4, "width": 8}
 FIT = Fit(1e-2)
-CONTROLLABLE = Controllable(4, 8, fit=FIT)
+CONTROLLABLE = InverseDynamicsEmbedding(4, 8, fit=FIT)
 
 
 def rnd(**more) -> b.RND:
     return b.RND(**TINY, fit=FIT, **more)
 
 
-def small_vae() -> b.Standardised:
-    return b.Standardised(b.VAE(64, capacity=64, latent=2, width=8, fit=Fit(1e-3, batch=8)))
+def small_vae() -> b.Standardized:
+    return b.Standardized(b.VAE(64, capacity=64, latent=2, width=8, fit=Fit(1e-3, batch=8)))
 
 
 SMALL = {
     "made": lambda: b.MADE(rnd(), small_vae()),
-    "made-counts": lambda: b.MADE(rnd(), b.Standardised(b.HashedRecentCounts(64, capacity=64, bits=8))),
+    "made-counts": lambda: b.MADE(rnd(), b.Standardized(b.HashedRecentCounts(64, capacity=64, bits=8))),
     "made-released": lambda: b.made_released(
         cover=ReleasedRND(Fit(2e-4, batch=8), width=8, hidden=8, features=4),
         density=ReleasedVAE(64, capacity=64, latent=4, width=8, fit=Fit(1e-3, batch=8)),
@@ -128,17 +128,17 @@ SMALL = {
     "e3b": lambda: b.E3B(CONTROLLABLE),
     "ngu": lambda: b.NGU(CONTROLLABLE, rnd(squared=True)),
     "disagreement": lambda: b.Disagreement(3, **TINY, fit=FIT),
-    "hashed": lambda: b.HashedCounts(bits=10),
+    "hashed": lambda: b.HashedCount(bits=10),
 }
 
 # Combinators and settings that no registry entry shows.
 COMBINED = {
-    "scaled": lambda: b.Scaled(b.HashedCounts(bits=8), 2.0),
-    "clipped": lambda: b.Clipped(b.HashedCounts(bits=8, kind="similar", on="obs"), high=0.5),
-    "normalised": lambda: b.Normalised(rnd(normalise=True)),
-    "normalised-return": lambda: b.Normalised(b.FirstVisit(b.HashedCounts(bits=8)), of="return", n_envs=N),
+    "scaled": lambda: b.Scaled(b.HashedCount(bits=8), 2.0),
+    "clipped": lambda: b.Clipped(b.HashedCount(bits=8, kind="similar", on="obs"), high=0.5),
+    "normalised": lambda: b.Normalized(rnd(normalize=True)),
+    "normalised-return": lambda: b.Normalized(b.FirstVisit(b.HashedCount(bits=8)), of="return", n_envs=N),
     "calibrated-family": lambda: b.Calibrated(b.Family(power=0.5, gate=1.0, cover=rnd(), recent=small_vae())),
-    "first-visit-sum": lambda: b.FirstVisit(b.Sum((b.FirstVisit(), b.Normalised(b.E3B(CONTROLLABLE))))),
+    "first-visit-sum": lambda: b.FirstVisit(b.Sum((b.FirstVisit(), b.Normalized(b.E3B(CONTROLLABLE))))),
 }
 
 AGENTS = list_agents("on_policy")
@@ -146,8 +146,8 @@ BONUSES = list_bonuses("on_policy", installed=False)
 CASES = {**{name: functools.partial(make_bonus, name) for name in BONUSES}, **SMALL, **COMBINED}
 
 
-def run_of(agent, bonus, env=None, **more) -> Run:
-    return Run(env or small_lock(), agent, bonus, n_envs=N, unroll=T, **{"iterations": 4, "every": 2, **more})
+def run_of(agent, bonus, env=None, **more) -> RunConfig:
+    return RunConfig(env or small_lock(), agent, bonus, n_envs=N, unroll=T, **{"iterations": 4, "every": 2, **more})
 
 
 _SHARED = {}  # what every bonus without a memory can share, by environment and length
@@ -168,12 +168,12 @@ def experience(bonus: Bonus, env=None, steps: int = T, seed: int = 0):
 def collected(bonus: Bonus, env, steps: int, seed: int):
     """The same, by a program of this bonus's own. Networks are drawn outside it: that is slow to compile."""
     k_env, k_bonus, k_begin, k_roll = jax.random.split(jax.random.key(seed), 4)
-    env, agent = env.settle(k_env), Uniform()
+    env, agent = env.sample_task(k_env), Uniform()
     spec = env.spec._replace(goal=bonus.memory.goal(env.spec))
     agent_state, bonus_state = agent.init(k_env, spec), bonus.init(k_bonus, spec)
 
     def collect(bonus_state, k_begin, k_roll):
-        streams = begin(env, agent, bonus, bonus_state, N, k_begin)
+        streams = reset_slots(env, agent, bonus, bonus_state, N, k_begin)
         rolled = rollout(env, agent, bonus, agent_state, bonus_state, streams, steps, k_roll)
         return rolled.batch, rolled.streams
 

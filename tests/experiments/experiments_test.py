@@ -1,7 +1,7 @@
 """Every experiment, through the same store, sweep, verdicts, figures and report that a user's run goes through.
 
 The smoke scale of all experiments is run once for the module, in this process; what the host steps is made up here and
-run in tests/experiments/dmc_test.py.
+run in tests/experiments/paper/control_test.py.
 """
 
 import json
@@ -10,41 +10,41 @@ import re
 import numpy as np
 import pytest
 
-from made import markdown, report, study
-from made.control import rendering
-from made.experiments import convergence, experiment, experiments
-from made.experiments.judging import above, within
-from made.experiments.spec import Judged, choose
-from made.results.bootstrap import Interval
-from made.results.plot import png
-from made.results.store import Scale, Store
-from made.sweep import configured, plan, sweep
-from made.training import pieces
-from made.trial import Record, groups
+from made.core.trial import Record
+from made.envs.control import rendering
+from made.experiments import experiment, experiments, resumable, runner
+from made.experiments.paper import convergence
+from made.experiments.plots import png
+from made.experiments.report import collect, markdown
+from made.experiments.scheduler import plan, sweep, trials_of
+from made.experiments.statistics import Interval
+from made.experiments.store.store import Scale, Store
+from made.experiments.types import ClaimResult, above, choose, within
+from made.training.run_batch import group_by_program
 
 NAMES = list(experiments())
 
 
-def made_up(trial, seeds, out, on_rows=None, until=0.0) -> pieces.Whole:
+def made_up(trial, seeds, out, on_rows=None, until=0.0) -> resumable.CompletedRun:
     """In the place of a run in processes: rows as such a run leaves them."""
     steps = np.arange(trial.every, trial.iterations + 1, trial.every)
     rows = {"step": steps, "frames": 2.0 * steps, "return": 0.1 * steps, "eval_return": 0.2 * steps}
-    return pieces.Whole({seed: Record(rows, {}) for seed in seeds}, {"wall_s": 1.0, "lanes": len(seeds)})
+    return resumable.CompletedRun({seed: Record(rows, {}) for seed in seeds}, {"wall_s": 1.0, "lanes": len(seeds)})
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     store = Store(tmp_path_factory.mktemp("runs"))
-    studies = [study.Study(e, Scale.SMOKE) for e in experiments().values()]
+    studies = [runner.Study(e, Scale.SMOKE) for e in experiments().values()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "complete", made_up)
+        patch.setattr(resumable, "complete", made_up)
         patch.setattr(rendering, "installed", lambda: True)  # nothing of it is used
-        assert study.run(studies, store) > 0
+        assert runner.run(studies, store) > 0
     return store
 
 
-def of(name: str, *settings: str) -> study.Study:
-    return study.Study(experiment(name), Scale.SMOKE, settings)
+def of(name: str, *settings: str) -> runner.Study:
+    return runner.Study(experiment(name), Scale.SMOKE, settings)
 
 
 def test_claims_1_to_17_have_one_experiment_each_and_the_demo_judges_these():
@@ -55,8 +55,8 @@ def test_claims_1_to_17_have_one_experiment_each_and_the_demo_judges_these():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_claim_gets_a_verdict_with_numbers(name, store):
-    judged = study.check(of(name), store)
-    assert len(judged) == len(experiment(name).claims) and all(isinstance(row, Judged) for row in judged)
+    judged = runner.check(of(name), store)
+    assert len(judged) == len(experiment(name).claims) and all(isinstance(row, ClaimResult) for row in judged)
     for row in judged:
         assert row.holds in (True, False, None) and any(c.isdigit() for c in row.observed)
         assert row.command == f"made run {name} --scale smoke"
@@ -68,7 +68,7 @@ def test_every_claim_gets_a_verdict_with_numbers(name, store):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_draws_and_tabulates(name, store):
-    table, problem = study.load(of(name), store)
+    table, problem = runner.load(of(name), store)
     assert problem is None
     for drawing in experiment(name).draw(table):
         assert len(png(drawing.figure, dpi=50)) > 5000 and drawing.caption
@@ -92,19 +92,21 @@ def test_an_experiment_that_shares_runs_makes_none_of_its_own(store):
 @pytest.mark.parametrize("scale", [Scale.DEMO, Scale.SMALL, Scale.PAPER])
 def test_larger_scales_are_made_of_whole_programs(name, scale):
     """Not run here: that every scale can be planned, and that seeds and settings share programs."""
-    trials = configured(experiment(name), scale)
+    trials = trials_of(experiment(name), scale)
     seeds = experiment(name).seeds(scale)
-    assert len(groups(list(trials.values()))) <= max(3, 0.6 * len(trials)) or all(t.by_host for t in trials.values())
+    assert len(group_by_program(list(trials.values()))) <= max(3, 0.6 * len(trials)) or all(
+        t.on_host for t in trials.values()
+    )
     if scale is not Scale.DEMO and name.startswith("lock"):
         assert len(seeds) >= (100 if scale is Scale.PAPER else 20)
 
 
 def test_identities_hold_even_at_the_smallest_scale(store):
-    assert all(row.holds for row in study.check(of("objective"), store))
+    assert all(row.holds for row in runner.check(of("objective"), store))
 
 
 def test_the_bound_drawn_is_the_theorem_s(store):
-    table, _ = study.load(of("convergence"), store)
+    table, _ = runner.load(of("convergence"), store)
     for one in ("exact", "c=0.5", "both errors"):
         solver = table.runs(one)[0]["description"]["solver"]
         K = int(table.curves(one, "gap")[0][-1])
@@ -113,36 +115,36 @@ def test_the_bound_drawn_is_the_theorem_s(store):
 
 
 def test_too_few_seeds_cannot_tell(store):
-    assert [row.holds for row in study.check(of("lock"), store)] == [None, None, None]
+    assert [row.holds for row in runner.check(of("lock"), store)] == [None, None, None]
 
 
 def test_nothing_recorded_and_incomplete_are_said_with_the_command(tmp_path, store):
-    empty = study.check(of("chain"), Store(tmp_path))
+    empty = runner.check(of("chain"), Store(tmp_path))
     assert all(row.holds is None and "made run chain --scale smoke" in row.observed for row in empty)
     part = Store(tmp_path / "part")
     work, _ = plan(experiment("chain"), Scale.SMOKE, [0], part)
     list(sweep(work[:1], part))
-    unfinished = study.check(of("chain"), part)
+    unfinished = runner.check(of("chain"), part)
     assert all(row.holds is None and "goes on from there" in row.observed for row in unfinished)
     with pytest.raises(ValueError, match="cannot be drawn"):
-        study.draw(of("chain"), part, tmp_path)
-    assert study.run([of("chain")], part) == sum(len(group.jobs) for group in work[1:])
-    assert study.load(of("chain"), part)[1] is None
+        runner.draw(of("chain"), part, tmp_path)
+    assert runner.run([of("chain")], part) == sum(len(group.jobs) for group in work[1:])
+    assert runner.load(of("chain"), part)[1] is None
 
 
 def test_a_changed_setting_is_another_run_and_only_where_the_setting_exists(store):
-    plain, changed = (configured(experiment("lock"), Scale.SMOKE, s) for s in ((), ("bonus.recent.window=10",)))
+    plain, changed = (trials_of(experiment("lock"), Scale.SMOKE, s) for s in ((), ("bonus.recent.window=10",)))
     differ = [label for label in plain if plain[label] != changed[label]]
     assert differ and all("made/B=" in label for label in differ)
-    assert study.load(of("lock", "bonus.recent.window=10"), store)[1] is not None
+    assert runner.load(of("lock", "bonus.recent.window=10"), store)[1] is not None
     for wrong in ("bonus.recent.windw=10", "window", "=3"):
         with pytest.raises(ValueError):
-            configured(experiment("lock"), Scale.SMOKE, (wrong,))
+            trials_of(experiment("lock"), Scale.SMOKE, (wrong,))
 
 
 def test_the_report_has_every_claim_figure_and_setting(store, tmp_path):
-    section, judged, images = study.publish(of("lock"), store, tmp_path)
-    page = report.render([section])
+    section, judged, images = runner.publish(of("lock"), store, tmp_path)
+    page = collect.render([section])
     assert (tmp_path / "lock.png").exists() and (tmp_path / "lock.svg").exists()
     assert all(row.name in page for row in judged) and page.count("data:image/png") == 2
     assert "RecentCounts" in page and "commit" in page.lower()

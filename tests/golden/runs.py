@@ -54,30 +54,34 @@ def _compiled(run: Any) -> dict[str, Any]:
 
 def lock() -> dict[str, Any]:
     """The bidirectional lock with value iteration and tabular MADE."""
-    from made import MADE, Run, ValueIteration, make
+    from made import MADE, RunConfig, ValueIteration, make
 
-    return _compiled(Run(make("lock"), ValueIteration(), MADE.tabular(window=100), unroll=11, iterations=50))
+    return _compiled(RunConfig(make("lock"), ValueIteration(), MADE.tabular(window=100), unroll=11, iterations=50))
 
 
 def grid() -> dict[str, Any]:
     """DoorKey with IMPALA (LSTM) and MADE at first visits."""
-    from made import MADE, FirstVisit, Run, make
-    from made.agents.impala import IMPALA
-    from made.agents.impala_nets import Layout
+    from made import MADE, FirstVisit, RunConfig, make
+    from made.agents.impala.agent import IMPALA
+    from made.agents.impala.network import Layout
 
     agent = IMPALA(Layout(channels=(4, 4), strides=(2, 2), dense=(16,), width=16))
-    return _compiled(Run(make("MiniGrid-DoorKey-5x5-v0"), agent, FirstVisit(MADE.hashed()), n_envs=4, unroll=10, iterations=6))
+    return _compiled(
+        RunConfig(make("MiniGrid-DoorKey-5x5-v0"), agent, FirstVisit(MADE.hashed()), n_envs=4, unroll=10, iterations=6)
+    )
 
 
 def _control(agent: str, settings: tuple[str, ...], small: Callable[[Any], Any]) -> dict[str, Any]:
-    from made.training import control_run, controlled, session
-    from made.training.plan import Plan
+    from made.cli import build_control
+    from made.training import train_loop
+    from made.training.backends import control_tasks
+    from made.training.config import TrainPlan
 
-    run = small(control_run.build("pendulum_swingup", agent, "made", False, 0.1, None, settings))
-    plan = Plan(run, (0, 1), evaluate_every=30, checkpoint_every=30, episodes=1)
-    with tempfile.TemporaryDirectory() as folder, controlled.prepared(plan) as programs:
-        state = session.stand_of(plan, programs, Path(folder))
-        state = session.train(plan, programs, state, Path(folder), [], lambda lines: None)
+    run = small(build_control.build("pendulum_swingup", agent, "made", False, 0.1, None, settings))
+    plan = TrainPlan(run, (0, 1), evaluate_every=30, checkpoint_every=30, episodes=1)
+    with tempfile.TemporaryDirectory() as folder, control_tasks.prepared(plan) as programs:
+        state = train_loop.restore_or_init(plan, programs, Path(folder))
+        state = train_loop.train(plan, programs, state, Path(folder), [], lambda lines: None)
         return digest(state.state)
 
 
@@ -94,7 +98,7 @@ def sac() -> dict[str, Any]:
 
 def dreamer() -> dict[str, Any]:
     """Dreamer from states of Pendulum with MADE."""
-    from made.agents.dreamer_nets import Layout
+    from made.agents.dreamer.network import Layout
 
     layout = Layout(stoch=2, deter=4, hidden=4, units=4, depth=2, reward=1, ends=1, value=1, actor=1)
     settings = ("task.repeat=100", "task.pixels=false", "replay.length=4", "seed_steps=8", "batch=2", "pretrain=2")
@@ -109,7 +113,8 @@ def host() -> dict[str, Any]:
     """`HostBonus` from NumPy: the rewards of ten steps of four environments."""
     import gymnasium as gym
 
-    from made import MADE, HostBonus, trees
+    from made import MADE, HostBonus
+    from made.core import trees
 
     rng = np.random.default_rng(0)
     space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from made.tabular import objective
+from made.tabular.families import Chain
 from made.tabular.mdp import MDP, uniform_policy
 from made.tabular.solve import (
     action_value,
@@ -21,7 +22,6 @@ from made.tabular.solve import (
     state_kernel,
     value_iteration,
 )
-from made.tabular.zoo import Chain
 
 N = 20  # random MDPs, all in one call
 

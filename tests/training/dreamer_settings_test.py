@@ -8,14 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from made import cli, trees
-from made.agents.dreamer import Dreamer
-from made.agents.rad import RAD
-from made.control_run import control_run
-from made.replay import Replay
-from made.sequences import Sequences
-from made.training import control_run as building
-from made.training import controlled, session
+from made.agents.dreamer.agent import Dreamer
+from made.agents.sac.agent import RAD
+from made.cli import build_control as building
+from made.cli import main
+from made.core import trees
+from made.training import train_loop
+from made.training.backends import control_tasks
+from made.training.control_config import control_config
+from made.training.replay import ReplayBuffer
+from made.training.sequence_buffer import SequenceBuffer
 
 GRID = ["--env", "Empty-5x5", "--agent", "dreamer"]
 CONTROL = ["--env", "pendulum_swingup", "--agent", "dreamer"]
@@ -57,14 +59,14 @@ def no_beginning(monkeypatch):
     def begun(*given):
         raise AssertionError("it was begun")
 
-    monkeypatch.setattr(controlled, "_beside", begun)
-    monkeypatch.setattr(session, "prepare", begun)
+    monkeypatch.setattr(control_tasks, "_beside", begun)
+    monkeypatch.setattr(train_loop, "prepare", begun)
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_it_is_refused_in_a_sentence_and_leaves_nothing_behind(case, capsys, tmp_path):
     words, sentence = REFUSED[case]
-    assert cli.main(["train", *words, "--out", str(tmp_path / "out")]) == 2
+    assert main.main(["train", *words, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("made: ") and re.search(sentence, said), said
     assert not list(tmp_path.iterdir())
@@ -131,13 +133,13 @@ def test_numbers_that_are_traced_or_stacked_are_left_alone(agent):
 
 def test_a_window_longer_than_a_stream_still_says_how_to_make_room():
     with pytest.raises(ValueError, match=r"length=50 and 20 steps a stream: raise the capacity .* or draw shorter"):
-        Sequences(Replay(20))
+        SequenceBuffer(ReplayBuffer(20))
 
 
 @pytest.mark.parametrize(("agent", "more"), [("sac", {}), ("dreamer", {}), ("dreamer", {"pretrain": 0})])
 def test_a_run_is_long_enough_as_soon_as_one_update_is_due(agent, more):
     """The last action of a run is followed by no update, so one is due before it."""
-    run = dataclasses.replace(control_run("pendulum_swingup", agent, "none"), **more)
+    run = dataclasses.replace(control_config("pendulum_swingup", agent, "none"), **more)
     task = dataclasses.replace(run.task, pixels=False)
     first = next(t for t in range(1, 10_000) if run.due(t)[0])
     assert run.first_update == first

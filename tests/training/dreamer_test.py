@@ -13,27 +13,28 @@ import numpy as np
 import pytest
 from contracts.settings import TINY, Walk, quick, rnd
 from PIL import Image
-from sequences_test import Listener
 from training import tiny
 from training.resume_test import Stops, assert_equal, go, rows
+from training.sequence_buffer_test import Listener
 from training.stopping import stopped
 from training.together import act
 
-from made import cli
-from made.agents.dreamer import Dreamer
-from made.agents.dreamer_nets import Layout
+from made.agents.dreamer.agent import Dreamer
+from made.agents.dreamer.network import Layout
 from made.bonuses import RE3, NoBonus
-from made.bonuses.replayed import recent_window
-from made.control.temperatures import DREAMER, dreamer_temperature
-from made.control_run import DreamerRun
+from made.bonuses.replay_data import recent_window
+from made.cli import build_control, main
+from made.cli.train import Train
 from made.core import Space, Spec, Transition
-from made.dreaming import SequenceLearner
-from made.replay import Replay
-from made.schedules import Constant
-from made.sequences import Sequences
-from made.training import control_learning, control_run, controlled, devices, dreams, session, turns
-from made.training.command import Train
-from made.training.plan import Plan
+from made.core.schedules import Constant
+from made.training import dreamer_video, sharding, train_loop
+from made.training.backends import async_stepper, control_learner, control_tasks
+from made.training.bonus_coefs import DREAMER, dreamer_temperature
+from made.training.config import TrainPlan
+from made.training.control_config import DreamerConfig
+from made.training.replay import ReplayBuffer
+from made.training.sequence_buffer import SequenceBuffer
+from made.training.sequence_learner import SequenceLearner
 
 ACTIONS, FIRST, EVERY, SEEDS = 27, 8, 6, (0, 1)
 SMALL = Layout(stoch=2, deter=4, hidden=4, units=4, depth=2, reward=1, ends=1, value=1, actor=1)
@@ -47,37 +48,37 @@ def small():
     """Programs that are quick to compile, and one process for all environments."""
     pytest.importorskip("dm_control", reason="needs dm_control: pip install -e '.[control]'")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(devices, "options", lambda level: {"xla_backend_optimization_level": 0})
+        patch.setattr(sharding, "options", lambda level: {"xla_backend_optimization_level": 0})
         patch.setattr(os, "cpu_count", lambda: 1)
         yield
 
 
-def plan(pixels: bool = False) -> Plan:
+def plan(pixels: bool = False) -> TrainPlan:
     """Twenty-seven actions in rows of six, with a bonus that takes in every step once."""
     settings = (*SETTINGS, f"task.pixels={pixels}")
-    run = control_run.build("pendulum_swingup", "dreamer", "none", False, 0.1, None, settings)
+    run = build_control.build("pendulum_swingup", "dreamer", "none", False, 0.1, None, settings)
     agent, bonus = dataclasses.replace(run.agent, layout=SMALL), RE3(**TINY, capacity=40)  # type: ignore[type-var]
     run = dataclasses.replace(run, agent=agent, bonus=bonus, iterations=ACTIONS, every=EVERY)  # type: ignore[call-arg]
-    return Plan(run, SEEDS, evaluate_every=12, checkpoint_every=12, episodes=2, keep=2)  # type: ignore[arg-type]
+    return TrainPlan(run, SEEDS, evaluate_every=12, checkpoint_every=12, episodes=2, keep=2)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """(plan, programs, folder, end) of a run that nothing stopped."""
     asked, out = plan(), tmp_path_factory.mktemp("dreamer")
-    programs = controlled.prepare(asked)
+    programs = control_tasks.prepare(asked)
     yield asked, programs, out, go(asked, programs, out)
     programs.advance.__self__.close()
 
 
 def test_updates_come_many_at_a_time_as_in_dreamer_v1():
-    run = control_run.build("pendulum_swingup", "dreamer", "made", False, None, None, ())
-    assert isinstance(run, DreamerRun)
+    run = build_control.build("pendulum_swingup", "dreamer", "made", False, None, None, ())
+    assert isinstance(run, DreamerConfig)
     due = {t: run.due(t) for t in range(1, 4001) if run.due(t)[0]}
     assert due == {2500: (100, 2500), 3000: (100, 500), 3500: (100, 500), 4000: (100, 500)}
     assert (run.batch, run.replay.length, run.task.size, run.task.stack, run.task.repeat) == (50, 50, 64, 1, 2)
     assert float(run.tau(1)) == pytest.approx(0.01)
-    slow = control_run.build("quadruped_run", "dreamer", "re3", False, None, None, ("batch=10",))
+    slow = build_control.build("quadruped_run", "dreamer", "re3", False, None, None, ("batch=10",))
     assert (slow.seed_steps, slow.train_every) == (1250, 250) and float(slow.tau(10**6)) == pytest.approx(0.1)  # type: ignore[union-attr]
     assert slow.bonus.bonus.bonus.capacity == 500, "the neighbours are the batch"  # type: ignore[union-attr]
 
@@ -110,7 +111,7 @@ def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path
     asked, programs, out, end = whole
     with pytest.raises(RuntimeError), stopped(21, n_envs=len(SEEDS)):  # not those of evaluations
         go(asked, programs, tmp_path)
-    stand = session.stand_of(asked, programs, tmp_path)
+    stand = train_loop.restore_or_init(asked, programs, tmp_path)
     assert stand.update == 12 and float(abs(stand.state.carries[0][0].deter).sum()) > 0
     last = go(asked, programs, tmp_path)
     assert_equal(end.state, last.state)
@@ -134,9 +135,9 @@ def test_from_pixels_seeds_in_threads_go_on_bit_for_bit_too(drawing, tmp_path, m
     The first run acts on its agent, the other on a copy, which is made anew where the agent has learnt.
     """
     asked = plan(pixels=True)._replace(evaluate_every=10**6)
-    monkeypatch.setattr(turns, "side_by_side", functools.partial(turns.side_by_side, threads=True))
-    monkeypatch.setattr(control_learning, "processor", lambda: jax.devices()[0])
-    with controlled.prepared(asked) as programs:
+    monkeypatch.setattr(async_stepper, "side_by_side", functools.partial(async_stepper.in_threads, threads=True))
+    monkeypatch.setattr(control_learner, "processor", lambda: jax.devices()[0])
+    with control_tasks.prepared(asked) as programs:
         learning = programs.advance.__self__.learning
         copies, learning._copies = learning._copies, []
         assert learning.one_by_one, "as on a CPU"
@@ -151,7 +152,7 @@ def test_from_pixels_seeds_in_threads_go_on_bit_for_bit_too(drawing, tmp_path, m
         learning._bursts = lambda *given: taken.append(int(given[4])) or bursts(*given)
         with pytest.raises(KeyboardInterrupt), stopped(20, KeyboardInterrupt, len(SEEDS)):
             go(asked, programs, tmp_path / "killed")
-        stand = session.stand_of(asked, programs, tmp_path / "killed")
+        stand = train_loop.restore_or_init(asked, programs, tmp_path / "killed")
         assert stand.update == 18, "nothing was stored or learnt since that row"
         assert_equal(end.state, go(asked, programs, tmp_path / "killed").state)
     assert sorted(taken) == [8, 8, 16, 16, 24, 24], "updates that come at once are one seed's at a time"
@@ -180,45 +181,45 @@ def test_what_is_remembered_is_carried_on_and_blank_where_an_episode_begins(whol
 
 def test_dreams_are_of_each_seed_by_itself(whole):
     asked, _, _, end = whole
-    one, other = dreams.seeds_of(asked.run, end.state, 2)
+    one, other = dreamer_video.seeds_of(asked.run, end.state, 2)
     assert one.k.shape == () and one.replay.steps.taken == ACTIONS - 1
     assert not np.array_equal(one.replay.steps.frames, other.replay.steps.frames)
 
 
 def test_a_stored_run_keeps_returns_of_every_seed_and_goes_without_where_the_device_fails(whole, monkeypatch, capsys):
     asked, _, _, end = whole
-    kept = dreams.kept(asked, end.state, ACTIONS)
+    kept = dreamer_video.kept(asked, end.state, ACTIONS)
     assert list(kept) == list(SEEDS) and all(set(x) == {"step", "dream/paid", "dream/imagined"} for x in kept.values())
-    assert kept[0]["dream/paid"].shape == (1, dreams.WINDOWS) and kept[0]["step"].tolist() == [ACTIONS]
+    assert kept[0]["dream/paid"].shape == (1, dreamer_video.WINDOWS) and kept[0]["step"].tolist() == [ACTIONS]
 
     def fail(*_):
         raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nand more")
 
-    monkeypatch.setattr(dreams, "tell", fail)
-    assert dreams.kept(asked, end.state, ACTIONS) == {}
+    monkeypatch.setattr(dreamer_video, "tell", fail)
+    assert dreamer_video.kept(asked, end.state, ACTIONS) == {}
     assert capsys.readouterr().err == "made: no dreams are kept: RESOURCE_EXHAUSTED: out of memory\n"
-    assert dreams.kept(tiny.plan(), None, 1) == {}, "nobody dreams there"
+    assert dreamer_video.kept(tiny.plan(), None, 1) == {}, "nobody dreams there"
 
 
 def test_of_a_film_a_stored_run_keeps_a_few_moments_of_the_first_seed(whole, monkeypatch):
     asked, _, _, end = whole
     frames = np.arange(51, dtype=np.uint8)[:, None, None, None] * np.ones((1, 4, 12, 3), np.uint8)
-    told = dreams.Told(*[np.zeros(2, np.float32)] * 3)  # type: ignore[arg-type]
-    monkeypatch.setattr(dreams, "_told", lambda plan, state: ((seed, frames, told) for seed in plan.seeds))
-    kept = dreams.kept(asked, end.state, ACTIONS)
-    assert kept[0]["dream/film"].shape == (1, dreams.MOMENTS, 4, 8, 3) and "dream/film" not in kept[1]
+    told = dreamer_video.Prediction(*[np.zeros(2, np.float32)] * 3)  # type: ignore[arg-type]
+    monkeypatch.setattr(dreamer_video, "_told", lambda plan, state: ((seed, frames, told) for seed in plan.seeds))
+    kept = dreamer_video.kept(asked, end.state, ACTIONS)
+    assert kept[0]["dream/film"].shape == (1, dreamer_video.MOMENTS, 4, 8, 3) and "dream/film" not in kept[1]
     assert kept[0]["dream/film"][0, :, 0, 0, 0].tolist() == [0, 4, 19, 35, 50]
-    assert len(dreams.moments(frames[:4])) == dreams.MOMENTS, "however short"
+    assert len(dreamer_video.moments(frames[:4])) == dreamer_video.MOMENTS, "however short"
 
 
 def test_a_film_shows_truth_model_and_difference_side_by_side(tmp_path):
     """Of windows that a replay of small pictures holds; an untrained model is enough."""
     spec = Spec(Space((8, 8, 3), jnp.uint8, None, 0.0, 255.0), Space((1,), jnp.float32, None, -1.0, 1.0))
-    replay = Sequences(Replay(20, shortest=9), 6)
+    replay = SequenceBuffer(ReplayBuffer(20, shortest=9), 6)
     agent = Dreamer(SMALL, horizon=2)
     learner = SequenceLearner(spec, agent, rnd(), Constant(0.5), replay, 2)
     run = dataclasses.replace(
-        control_run.build("pendulum_swingup", "dreamer", "none", False, 0.5, None, ()),
+        build_control.build("pendulum_swingup", "dreamer", "none", False, 0.5, None, ()),
         agent=agent,
         replay=replay,
         bonus=rnd(),
@@ -228,9 +229,9 @@ def test_a_film_shows_truth_model_and_difference_side_by_side(tmp_path):
     no, zero = np.zeros((12, 1), bool), np.zeros((12, 1), np.float32)
     came = Transition(image, zero[..., None], zero + 1, np.roll(image, -1, 0), no, no)  # type: ignore[arg-type]
     state = quick(lambda key: learner.store(learner.start(key), came))(jax.random.key(0))
-    end = controlled.ControlState((state,), {}, came, np.zeros(1), np.asarray(12))  # type: ignore[arg-type]
-    asked = Plan(run, (7,), evaluate_every=1, checkpoint_every=1)  # type: ignore[arg-type]
-    gif, table = dreams.pictures(asked, end, tmp_path)
+    end = control_tasks.ControlState((state,), {}, came, np.zeros(1), np.asarray(12))  # type: ignore[arg-type]
+    asked = TrainPlan(run, (7,), evaluate_every=1, checkpoint_every=1)  # type: ignore[arg-type]
+    gif, table = dreamer_video.record_dreams(asked, end, tmp_path)
     with Image.open(gif) as shown:
         assert shown.n_frames == 7 and shown.size == (3 * 128, 128)  # type: ignore[attr-defined]
         first = np.asarray(shown.convert("RGB"), float)
@@ -238,7 +239,9 @@ def test_a_film_shows_truth_model_and_difference_side_by_side(tmp_path):
     assert min(near) < 25 and np.median(near) > 40, "the truth on the left, but for the colours of a GIF"
     with open(table, encoding="utf-8") as file:
         told = list(csv.DictReader(file))
-    assert len(told) == dreams.WINDOWS and {line["real"] for line in told} == {"2.0"}, "two actions after five pictures"
+    assert len(told) == dreamer_video.WINDOWS and {line["real"] for line in told} == {"2.0"}, (
+        "two actions after five pictures"
+    )
     assert all(float(line["paid"]) > 2 for line in told) and len({line["imagined"] for line in told}) > 1
 
 
@@ -264,7 +267,7 @@ REFUSED = {
     "a first window": ([*CONTROL, "--set", "seed_steps=20"], "replay.length=50 actions, and seed_steps=20"),
     "no updates": ([*CONTROL, "--set", "updates=0"], "updates of at least 1, got 0"),
     "streams": ([*CONTROL, "--set", "replay.steps.streams=2"], "replay.steps.streams and .* must be 1, got 2 and 1"),
-    "a gate": ([*CONTROL, "--gated"], "--gated and --strength are for"),
+    "a gate": ([*CONTROL, "--first-visit"], "--first-visit and --strength are for"),
     "a misspelt grid": (["--env", "Emty-5x5", "--agent", "dreamer"], "no task 'Emty-5x5'. Did you mean 'Empty-5x5'"),
     "a strength on a grid": ([*GRID, "--strength", "1"], "give Dreamer a --tau"),
     "a hosted grid": (["--env", "gym:Empty-5x5", "--agent", "dreamer"], "compiled environments and on control tasks"),
@@ -275,7 +278,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_does_not_fit_is_told_in_a_sentence(case, capsys, tmp_path):
     words, sentence = REFUSED[case]
-    assert cli.main(["train", *words, "--out", str(tmp_path / "out")]) == 2
+    assert main.main(["train", *words, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("made: ")
     assert re.search(sentence, said), said
@@ -284,21 +287,21 @@ def test_what_does_not_fit_is_told_in_a_sentence(case, capsys, tmp_path):
 def test_steps_that_are_taken_in_once_must_be_shared_out_evenly():
     run = plan().run
     with pytest.raises(ValueError, match="train_every=8 cannot be shared out over updates=3"):
-        control_run.fitted(dataclasses.replace(run, updates=3))  # type: ignore[arg-type]
+        build_control.resolve(dataclasses.replace(run, updates=3))  # type: ignore[arg-type]
     other = dataclasses.replace(run, updates=3, bonus=rnd())
-    assert control_run.fitted(other).updates == 3  # type: ignore[arg-type, attr-defined]
+    assert build_control.resolve(other).updates == 3  # type: ignore[arg-type, attr-defined]
 
 
 def test_a_replay_that_does_not_fit_is_refused_with_the_setting_that_helps(monkeypatch):
-    monkeypatch.setattr(controlled, "available", lambda on_host=False: 2**30)
+    monkeypatch.setattr(control_tasks, "available", lambda on_host=False: 2**30)
     with pytest.raises(
         ValueError, match=r"64 steps takes 2\.0 GiB .* a smaller --set replay\.steps\.capacity=\.\.\.\.$"
     ):
-        controlled.demand_memory(plan().run, 2**31, 1)  # type: ignore[arg-type]
+        control_tasks.require_memory(plan().run, 2**31, 1)  # type: ignore[arg-type]
 
 
 TINY_GRID = ("run.n_envs=2", "run.unroll=4", "updates=2", "prefill=8", "batch=2", "replay.length=4", "episodes=2")
-TINY_GRID += ("replay.steps.capacity=64", "run.agent.horizon=2", "run.spares=1")
+TINY_GRID += ("replay.steps.capacity=64", "run.agent.horizon=2", "run.pool_per_env=1")
 SIZES = {"stoch": 2, "deter": 4, "hidden": 4, "units": 4, "reward": 1, "ends": 1, "value": 1, "actor": 1}
 TINY_GRID += tuple(f"run.agent.layout.{name}={n}" for name, n in SIZES.items())
 
@@ -308,26 +311,31 @@ def test_a_run_in_a_compiled_environment_is_stopped_and_gone_on_with(tmp_path):
     asked = Train("Empty-5x5", "dreamer", "made", "48", set=TINY_GRID, every="16", eval_every="32").plan()
     run: Any = asked.run
     assert (
-        asked.frames_per_update == 8 and run.replay.steps.streams == 2 and run.run.starts == 2 and asked.episodes == 2
+        asked.frames_per_update == 8
+        and run.replay.steps.streams == 2
+        and run.run.resets_per_update == 2
+        and asked.episodes == 2
     )
     assert run.agent.ends and run.agent.reinforce == 1 and recent_window(run.bonus) == 10_000
-    cheap = dataclasses.replace(run.run, env=Walk(), agent=Listener(), bonus=NoBonus(), watches=(), starts=None)
+    cheap = dataclasses.replace(
+        run.run, env=Walk(), agent=Listener(), bonus=NoBonus(), probes=(), resets_per_update=None
+    )
     asked = asked._replace(run=dataclasses.replace(run, run=cheap), checkpoint_every=2)
-    programs = session.prepare(asked)
+    programs = train_loop.prepare(asked)
     end, found = go(asked, programs, tmp_path / "whole"), rows(tmp_path / "whole")
     assert [line["frames"] for line in found] == [16, 32, 48] and int(end.state.k[0]) == 6
     assert int(end.state.run.k[0]) == 12 and {"paid", "return"} <= set(found[0]) and "eval_return" in found[1]
     with pytest.raises(RuntimeError):
         go(asked, programs, tmp_path / "part", stops=Stops(1, RuntimeError))
     assert_equal(end.state, go(asked, programs, tmp_path / "part").state)
-    assert rows(tmp_path / "part") == found and dreams.pictures(asked, end.state, tmp_path) == []
+    assert rows(tmp_path / "part") == found and dreamer_video.record_dreams(asked, end.state, tmp_path) == []
 
 
 def test_dreamer_itself_learns_on_a_grid(tmp_path):
     """As `made train` builds it, nothing swapped: every network has moved, rows and dreams hold numbers."""
     settings = (*TINY_GRID, "run.agent.free_nats=0")  # or nothing teaches the prior
     asked = Train("Empty-5x5", "dreamer", "rnd", "16", set=settings, every="8", eval_every="16").plan()
-    programs = session.prepare(asked)
+    programs = train_loop.prepare(asked)
     first = programs.begin(programs.runs, programs.seeds).agent
     end, found = go(asked, programs, tmp_path).state, rows(tmp_path)
     for part in ("world", "actor", "value"):
@@ -336,6 +344,6 @@ def test_dreamer_itself_learns_on_a_grid(tmp_path):
     assert end.agent.k.tolist() == [4] and [line["frames"] for line in found] == [8, 16]
     told = ("model_loss", "actor_loss", "value_loss", "model/ends", "entropy", "bonus", "dream/value")
     assert all(np.isfinite([line[name] for name in told]).all() for line in found) and "eval_return" in found[1]
-    (known,) = dreams.seeds_of(asked.run, end, 1)
-    film, returns = quick(lambda known, key: dreams.tell(asked.run, known, key))(known, jax.random.key(0))
+    (known,) = dreamer_video.seeds_of(asked.run, end, 1)
+    film, returns = quick(lambda known, key: dreamer_video.predict(asked.run, known, key))(known, jax.random.key(0))
     assert film.dtype == np.uint8 and film.shape[0] == 5 and np.isfinite(returns).all()

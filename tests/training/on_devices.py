@@ -5,21 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 from training import tiny
 
-from made import saving
-from made.bonuses import HashedCounts
-from made.training import devices, lanes, session
+from made.bonuses import HashedCount
+from made.training import checkpoint_file, sharding, train_loop
+from made.training.backends import compiled_envs
 
 
 def after(seeds: int, count: int):
     """What two seeds have come to after four updates in two rows: state, last row, evaluation."""
-    plan = tiny.plan(seeds, bonus=HashedCounts(bits=6))
-    programs = session.prepare(plan, count)
-    state = programs.place(jax.jit(lanes.begin)(programs.runs, programs.seeds))
+    plan = tiny.plan(seeds, bonus=HashedCount(bits=6))
+    programs = train_loop.prepare(plan, count)
+    state = programs.place(jax.jit(compiled_envs.begin)(programs.runs, programs.seeds))
     for n in (3, 1):
         state, row = programs.advance(programs.runs, state, jnp.int32(n))
     exam = programs.examine(programs.runs, state, programs.seeds)
     assert {len(x.sharding.device_set) for x in jax.tree.leaves(state.streams)} == {count}
-    return {name: x[:2] for name, x in saving.flat((state, row, exam)).items()}
+    return {name: x[:2] for name, x in checkpoint_file.flat((state, row, exam)).items()}
 
 
 def largest_difference(one, other) -> float:
@@ -36,7 +36,7 @@ def largest_difference(one, other) -> float:
 
 
 if __name__ == "__main__":
-    devices.options = lambda level: {"xla_backend_optimization_level": 0}
+    sharding.options = lambda level: {"xla_backend_optimization_level": 0}
     assert jax.device_count() == 8
     alone = after(2, 1)
     for seeds in (8, 2):  # a seed on each device; two seeds whose environments are on four devices each

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from training import tiny
 
-from made import load_run, saving, trees
-from made.core import Space
-from made.describe import to_dict
-from made.training import checkpoint, devices, folder, session
-from made.training.writers import JSONL
+from made import load_run
+from made.core import Space, trees
+from made.core.config import to_dict
+from made.training import checkpoint, checkpoint_file, run_dir, sharding, train_loop
+from made.training.loggers import JSONL
 
 
 @pytest.fixture(scope="module")
 def programs():
     """One compilation for all that differs in numbers only."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(devices, "options", lambda level: {"xla_backend_optimization_level": 0})
-        yield session.prepare(tiny.plan())
+        patch.setattr(sharding, "options", lambda level: {"xla_backend_optimization_level": 0})
+        yield train_loop.prepare(tiny.plan())
 
 
 class Stops:
@@ -43,23 +43,23 @@ class Stops:
 def go(plan, programs, out, *, stops=None, first=False):
     """Train in a folder as the command does; `stops` is told of a row after the file, or before it."""
     out.mkdir(exist_ok=True)
-    stand = session.stand_of(plan, programs, out)
-    writer = JSONL(out / folder.METRICS)
+    stand = train_loop.restore_or_init(plan, programs, out)
+    writer = JSONL(out / run_dir.METRICS)
     writers = [writer, *([stops] if stops else [])]
     try:
-        return session.train(plan, programs, stand, out, writers[::-1] if first else writers, lambda lines: None)
+        return train_loop.train(plan, programs, stand, out, writers[::-1] if first else writers, lambda lines: None)
     finally:
         writer.close()
 
 
 def rows(out):
     """The rows without what a clock measured."""
-    lines = [json.loads(line) for line in (out / folder.METRICS).read_text().splitlines()]
+    lines = [json.loads(line) for line in (out / run_dir.METRICS).read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in ("seconds", "frames_per_second")} for line in lines]
 
 
 def assert_equal(one, other):
-    a, b = saving.flat(one), saving.flat(other)
+    a, b = checkpoint_file.flat(one), checkpoint_file.flat(other)
     assert a.keys() == b.keys()
     for name, x in a.items():
         np.testing.assert_array_equal(b[name], x, err_msg=name)
@@ -68,11 +68,11 @@ def assert_equal(one, other):
 def load_all(plan, out, to, at):
     """Every seed of a copy of the folder, loaded as it was after that many updates."""
     shutil.copytree(out, to)
-    for path in checkpoint.files(to / folder.CHECKPOINTS):
+    for path in checkpoint.files(to / run_dir.CHECKPOINTS):
         if int(path.stem) > at:
             path.unlink()
-    if not (to / folder.RUN).exists():
-        session.note_session(plan, to, None, "made train", 0, {})
+    if not (to / run_dir.RUN).exists():
+        train_loop.record_session(plan, to, None, "made train", 0, {})
     return [load_run(to, seed) for seed in plan.seeds]
 
 
@@ -84,7 +84,7 @@ def assert_acts_as(policy, agent, state, spec):
         obs = jax.tree.map(sample, spec.obs, is_leaf=lambda x: isinstance(x, Space))
         key, explore = jax.random.key(i), bool(i % 2)
         action, carry = policy.act(obs, key, carry, explore=explore)
-        before, wanted, _ = agent.act(agent.for_acting(state), before, obs, (), key, explore=explore)
+        before, wanted, _ = agent.act(agent.acting_params(state), before, obs, (), key, explore=explore)
         np.testing.assert_array_equal(action, wanted)
 
 
@@ -114,7 +114,7 @@ def test_the_rows_are_one_a_seed_with_every_scalar(whole):
     last = found[-1]
     assert last["intrinsic_return"] == pytest.approx(0.1 * last["bonus"] * last["length"])
     assert last["episodes"] == 4 and found[0]["episodes"] == 8, "episodes are counted, not averaged"
-    assert [path.stem for path in checkpoint.files(whole[0] / folder.CHECKPOINTS)] == ["000000004", "000000007"]
+    assert [path.stem for path in checkpoint.files(whole[0] / run_dir.CHECKPOINTS)] == ["000000004", "000000007"]
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["after-the-row", "before-the-row"])
@@ -132,7 +132,7 @@ def test_an_interrupted_run_keeps_every_row_it_has_written(programs, whole, tmp_
     plan = tiny.plan()
     with pytest.raises(KeyboardInterrupt):
         go(plan, programs, tmp_path, stops=Stops(3, KeyboardInterrupt), first=True)
-    assert session.stand_of(plan, programs, tmp_path).update == 6, "the last row is not measured again"
+    assert train_loop.restore_or_init(plan, programs, tmp_path).update == 6, "the last row is not measured again"
     stand = go(plan, programs, tmp_path)
     assert_equal(whole[1].state, stand.state)
     assert rows(tmp_path) == rows(whole[0])
@@ -142,9 +142,9 @@ def test_a_line_cut_short_and_leftovers_of_a_kill_are_cleared_away(programs, who
     plan = tiny.plan()
     with pytest.raises(RuntimeError):
         go(plan, programs, tmp_path, stops=Stops(2, RuntimeError))
-    with open(tmp_path / folder.METRICS, "a") as file:
+    with open(tmp_path / run_dir.METRICS, "a") as file:
         file.write('{"seed": 0, "upd')
-    leftover = tmp_path / folder.CHECKPOINTS / ".000000006.safetensors.x7f3"
+    leftover = tmp_path / run_dir.CHECKPOINTS / ".000000006.safetensors.x7f3"
     leftover.write_bytes(b"half")
     go(plan, programs, tmp_path)
     assert rows(tmp_path) == rows(whole[0]) and not leftover.exists()
@@ -153,12 +153,12 @@ def test_a_line_cut_short_and_leftovers_of_a_kill_are_cleared_away(programs, who
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(programs, whole, tmp_path):
     plan = tiny.plan()
     go(plan, programs, tmp_path)
-    newest = checkpoint.files(tmp_path / folder.CHECKPOINTS)[-1]
+    newest = checkpoint.files(tmp_path / run_dir.CHECKPOINTS)[-1]
     content = bytearray(newest.read_bytes())
     content[-1] ^= 1
     newest.write_bytes(content)
     with pytest.warns(UserWarning, match=r"000000007.safetensors.* damaged.*before it"):
-        stand = session.stand_of(plan, programs, tmp_path)
+        stand = train_loop.restore_or_init(plan, programs, tmp_path)
     assert stand.update == 4 and rows(tmp_path) == rows(whole[0])[:4]
     assert newest.with_name(f"{newest.name}.damaged").read_bytes() == content and not newest.exists()
     assert_equal(whole[1].state, go(plan, programs, tmp_path).state)
@@ -167,11 +167,11 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(programs, whol
 def test_damaged_checkpoints_do_not_crowd_out_whole_ones(programs, whole, tmp_path):
     plan = tiny.plan()._replace(checkpoint_every=2, keep=2)
     go(plan, programs, tmp_path)
-    kept = tmp_path / folder.CHECKPOINTS
+    kept = tmp_path / run_dir.CHECKPOINTS
     for path in checkpoint.files(kept):
         path.write_bytes(b"damaged")
     with pytest.warns(UserWarning) as heard:
-        stand = session.stand_of(plan, programs, tmp_path)
+        stand = train_loop.restore_or_init(plan, programs, tmp_path)
     assert stand.update == 0 and len(heard) == 2 and str(heard[-1].message).endswith("There is none before it.")
     before = [json.loads(line) for line in (tmp_path / f"{folder.METRICS}.damaged").read_text().splitlines()]
     assert len(before) == len(rows(whole[0])), "the rows are kept until they are measured again"
@@ -186,12 +186,12 @@ def test_rows_that_are_missing_before_the_checkpoint_are_reported(programs, whol
     """The file is gone, empty, or shorter than the checkpoint."""
     plan = tiny.plan(iterations=4)
     go(plan, programs, tmp_path)
-    metrics = tmp_path / folder.METRICS
+    metrics = tmp_path / run_dir.METRICS
     lines = metrics.read_text().splitlines(keepends=True)
     metrics.unlink() if left is None else metrics.write_text("".join(lines[:left]))
     what = {None: "is missing", 0: "is empty", 2: "ends at update 2"}[left]
     with pytest.warns(UserWarning, match=rf"metrics\.jsonl {what}, but .*000000004\.safetensors.* update 4") as heard:
-        stand = session.stand_of(plan, programs, tmp_path)
+        stand = train_loop.restore_or_init(plan, programs, tmp_path)
     assert stand.update == 4 and len(heard) == 1
     with pytest.warns(UserWarning, match=what):
         assert_equal(whole[1].state, go(tiny.plan(), programs, tmp_path).state)
@@ -206,7 +206,7 @@ def test_a_longer_run_goes_on_from_a_shorter_one(programs, whole, tmp_path):
 def test_looking_more_often_changes_nothing(programs, whole, tmp_path):
     stand = go(tiny.plan()._replace(evaluate_every=1, checkpoint_every=1), programs, tmp_path)
     assert_equal(whole[1].state, stand.state)
-    assert len(checkpoint.files(tmp_path / folder.CHECKPOINTS)) == checkpoint.KEEP
+    assert len(checkpoint.files(tmp_path / run_dir.CHECKPOINTS)) == checkpoint.KEEP
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(programs, whole, tmp_path):
@@ -214,9 +214,9 @@ def test_a_checkpoint_of_another_configuration_is_refused(programs, whole, tmp_p
     go(plan, programs, tmp_path)
     other = plan._replace(run=tiny.run(unroll=9))
     with pytest.raises(ValueError, match=r"was saved with unroll = 8, but here it is 9: .* --out"):
-        session.stand_of(other, programs, tmp_path)
+        train_loop.restore_or_init(other, programs, tmp_path)
     with pytest.raises(ValueError, match=r"was saved with seeds = \[0, 1\]"):
-        session.stand_of(plan._replace(seeds=(0,)), programs, tmp_path)
+        train_loop.restore_or_init(plan._replace(seeds=(0,)), programs, tmp_path)
 
 
 def test_a_loss_that_is_no_number_stops_the_run_before_it_is_stored(programs, tmp_path):
@@ -225,9 +225,11 @@ def test_a_loss_that_is_no_number_stops_the_run_before_it_is_stored(programs, tm
     last = r"its last checkpoint, \S+/000000004\.safetensors, from before that, is kept"
     with pytest.raises(ValueError, match=rf"Seed 1 has a loss \(loss\) .* at update 5 \(160 frames\).*{last}"):
         go(plan, broken, tmp_path)
-    assert [path.stem for path in checkpoint.files(tmp_path / folder.CHECKPOINTS)] == ["000000004"]
+    assert [path.stem for path in checkpoint.files(tmp_path / run_dir.CHECKPOINTS)] == ["000000004"]
     assert [line["update"] for line in rows(tmp_path)] == [2, 2, 4, 4]
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(session.stand_of(plan, broken, tmp_path).state.agent))
+    assert all(
+        np.isfinite(x).all() for x in jax.tree.leaves(train_loop.restore_or_init(plan, broken, tmp_path).state.agent)
+    )
 
 
 def test_seeds_start_and_end_apart(whole):
@@ -249,7 +251,7 @@ def test_a_loaded_run_acts_and_trains_as_the_one_that_was_trained(programs, whol
 
 def rewritten(run, **changes):
     """run.json with other entries; None removes one."""
-    path = run / folder.RUN
+    path = run / run_dir.RUN
     data = {**json.loads(path.read_text()), **changes}
     path.write_text(json.dumps({name: x for name, x in data.items() if x is not None}))
 
@@ -258,7 +260,7 @@ def of(path, value):
     """Changes one field of the configuration, named by its path."""
 
     def change(run):
-        data = json.loads((run / folder.RUN).read_text())["configuration"]
+        data = json.loads((run / run_dir.RUN).read_text())["configuration"]
         at = data
         *parts, last = path.split(".")
         for part in parts:
@@ -272,12 +274,12 @@ def of(path, value):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda run: (run / folder.RUN).unlink(), "holds no run: give the folder that made train wrote"),
-        (lambda run: (run / folder.RUN).write_text("{"), "run.json is damaged"),
+        (lambda run: (run / run_dir.RUN).unlink(), "holds no run: give the folder that made train wrote"),
+        (lambda run: (run / run_dir.RUN).write_text("{"), "run.json is damaged"),
         (lambda run: rewritten(run, format=1, sessions=[{"commit": "ab12"}]), "layout 1 .*train again .*commit ab12"),
         (lambda run: rewritten(run, configuration=3), "run.json is damaged"),
         (lambda run: rewritten(run, configuration={"class": "Count"}), "lacks the field 'power'"),
-        (lambda run: shutil.rmtree(run / folder.CHECKPOINTS), "holds no checkpoint"),
+        (lambda run: shutil.rmtree(run / run_dir.CHECKPOINTS), "holds no checkpoint"),
         (of("seeds", None), "damaged: its configuration is no run with a list of seeds"),
         (of("seeds", [7]), "seeds = "),
         (of("agent.class", "Agnt"), "run.json: agent: there is no class 'Agnt'"),
@@ -302,9 +304,9 @@ def test_a_seed_that_was_not_trained_is_refused(whole, tmp_path):
 
 def test_resuming_says_which_field_differs_and_a_longer_run_resumes(whole, tmp_path):
     load_all(tiny.plan(), whole[0], tmp_path / "run", at=7)
-    assert folder.held(tmp_path / "run", tiny.plan(iterations=70).configuration)
+    assert run_dir.read_run(tmp_path / "run", tiny.plan(iterations=70).configuration)
     with pytest.raises(ValueError, match=r"n_envs = 4, but here it is 2; unroll = 8, but here it is 16: they must"):
-        folder.held(tmp_path / "run", tiny.plan(n_envs=2, unroll=16).configuration)
+        run_dir.read_run(tmp_path / "run", tiny.plan(n_envs=2, unroll=16).configuration)
     rewritten(tmp_path / "run", format=1)
     with pytest.raises(ValueError, match="layout 1 and this version of made reads layout 2: train again"):
-        folder.held(tmp_path / "run", tiny.plan().configuration)
+        run_dir.read_run(tmp_path / "run", tiny.plan().configuration)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from made.control.worker import Workers
+from made.envs.control.worker_pool import WorkerPool
 
 
 @contextlib.contextmanager
@@ -16,7 +16,7 @@ def stopped(
 
     With `n_envs` those of so many environments count.
     """
-    left, receive = [after], Workers.receive
+    left, receive = [after], WorkerPool.receive
 
     def fails(self, part=None):
         left[0] -= n_envs in (None, self.n_envs) and not part  # the first part of a step stands for all
@@ -25,5 +25,5 @@ def stopped(
         return receive(self, part)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Workers, "receive", fails)
+        patch.setattr(WorkerPool, "receive", fails)
         yield

@@ -9,12 +9,12 @@ import optax
 
 from made.bonuses import RND
 from made.core import Agent
-from made.grids import Empty, Grid
-from made.learning import Fit
-from made.run import Run
-from made.schedules import Constant
-from made.training.coverage import Coverage
-from made.training.plan import Plan
+from made.core.schedules import Constant
+from made.envs.minigrid import Empty, Grid
+from made.nets.fit import Fit
+from made.training.config import TrainPlan
+from made.training.on_policy import RunConfig
+from made.training.probes import Coverage
 
 
 class Linear(NamedTuple):
@@ -62,14 +62,14 @@ def features(obs):
     return obs["image"].reshape(-1) / 10.0
 
 
-def run(**more) -> Run:
+def run(**more) -> RunConfig:
     """Four rooms of 3 x 3 cells, episodes of six steps, rows of two updates. The bonus looks at little: quick."""
     bonus = more.pop("bonus", RND(embedding=4, width=8, view="direction", fit=Fit(1e-2)))
-    sizes = {"n_envs": 4, "unroll": 8, "iterations": 7, "every": 2, "starts": 4}
+    sizes = {"n_envs": 4, "unroll": 8, "iterations": 7, "every": 2, "resets_per_update": 4}
     agent = ActorCritic(breaks_at=more.pop("breaks_at", jnp.inf))
     grid = Grid(Empty(5, max_steps=6), shows=("image", "direction", "hash"))
-    return Run(grid, agent, bonus, Constant(0.1), watches=(Coverage(6),), **{**sizes, **more})
+    return RunConfig(grid, agent, bonus, Constant(0.1), probes=(Coverage(6),), **{**sizes, **more})
 
 
-def plan(seeds: int = 2, **more) -> Plan:
-    return Plan(run(**more), tuple(range(seeds)), evaluate_every=4, checkpoint_every=4, episodes=3)
+def plan(seeds: int = 2, **more) -> TrainPlan:
+    return TrainPlan(run(**more), tuple(range(seeds)), evaluate_every=4, checkpoint_every=4, episodes=3)

@@ -1,0 +1,80 @@
+"""Learning curves of an outside agent as one small JSON file with their provenance, and their picture."""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from made.experiments import plots
+from made.training import checkpoint_file
+from made.training.provenance import provenance
+
+Rows = Sequence[Sequence[float]]  # of one seed: (steps, mean return, share of successes, CPU seconds)
+COLUMNS = ("steps", "return", "successes", "cpu_s")
+
+
+def record(path: str | os.PathLike, runs: Mapping[str, Mapping[int, Rows]], began: float, **settings: Any) -> Path:
+    """Write the curves of each bonus and seed, with what made them: settings, command, commit, device."""
+    path = Path(path)
+    made_by = provenance(began, time.time() - began)
+    curves = {
+        name: {
+            str(seed): [[int(n), *(round(float(x), 4) for x in rest)] for n, *rest in rows]
+            for seed, rows in seeds.items()
+        }
+        for name, seeds in runs.items()
+    }
+    lines = json.dumps({**settings, "made_by": made_by, "columns": COLUMNS, "curves": curves}, indent=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return checkpoint_file.write_atomic(path, _one_row_a_line(lines) + "\n")
+
+
+def _one_row_a_line(text: str) -> str:
+    """JSON with its innermost lists on one line each: indent=1 would give every number a line."""
+    out, inner = [], []
+    for line in text.splitlines():
+        opened = line.rstrip().endswith("[")
+        if inner and (line.strip() in ("]", "],")):
+            out.append(inner[0] + " ".join(x.strip() for x in inner[1:]) + line.strip())
+            inner = []
+        elif opened:
+            out += inner
+            inner = [line]
+        elif inner:
+            inner.append(line)
+        else:
+            out.append(line)
+    return "\n".join([*out, *inner])
+
+
+def draw(files: Sequence[str | os.PathLike], path: str | os.PathLike) -> Path:
+    """Mean return over steps, one panel a task: the mean of the seeds, and each seed by a thin line."""
+    read = [json.loads(Path(file).read_text("utf-8")) for file in files]
+    if not read:
+        raise ValueError("There are no recorded curves to draw: run the example with --out first.")
+    panels: dict[str, dict[str, dict[str, Rows]]] = {}
+    for one in read:
+        for name, seeds in one["curves"].items():
+            panels.setdefault(one["task"], {}).setdefault(name, {}).update(seeds)
+    fig, axes = plots.figure(1, len(panels), width=max(plots.COLUMN * len(panels), 4.6), height=2.9, sharey=True)
+    for ax, (task, bonuses) in zip(axes[0], panels.items(), strict=True):
+        for name, seeds in bonuses.items():
+            look = plots.style_of(name)
+            several = [np.array(rows) for rows in seeds.values()]
+            shortest = min(map(len, several))
+            for rows in several:
+                ax.plot(rows[:, 0], rows[:, 1], color=look.colour, alpha=0.35, linewidth=0.7)
+            mean = np.mean([rows[:shortest, 1] for rows in several], axis=0)
+            ax.plot(several[0][:shortest, 0], mean, color=look.colour, linestyle=look.line, label=look.text)
+        counts = sorted({len(seeds) for seeds in bonuses.values()})
+        told = f"{' or '.join(map(str, counts))} seed{'s' * (counts != [1])}"
+        plots.title(ax, f"{task}, {told}", x="environment steps", y="mean return of 200 episodes")
+        plots.step_axis(ax)
+    plots.legend(fig, columns=3)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return checkpoint_file.write_atomic(path, plots.png(fig))

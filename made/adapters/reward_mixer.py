@@ -1,0 +1,242 @@
+"""What every plug-in shares: the bonus of a step, scaled, added to the reward, and learnt from every so many steps."""
+
+from collections.abc import Callable
+from os import PathLike
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from made.bonuses.combinators import Lanes
+from made.core import Transition
+from made.training import checkpoint_file
+from made.training.host.bonus import HostBonus
+
+DECAY = 0.999  # of the mean bonus, a step of all environments: it remembers about a thousand
+EPISODES = 0.95  # of the mean length, an ended episode
+SHORTEST = 100  # an episode's length, before one has ended and where the clock is not known
+
+
+class ReturnRange(NamedTuple):
+    """What has been measured so far."""
+
+    bonus: np.ndarray  # the decayed sum of the mean bonus of a step, and of its weights
+    weight: np.ndarray
+    length: np.ndarray  # the same of the lengths of episodes
+    episodes: np.ndarray
+    best: np.ndarray  # the largest return of an episode, whatever its sign
+    returns: np.ndarray  # [N], of the episodes under way
+    steps: np.ndarray  # [N]
+
+
+class AutoScale:
+    """The factor f with  f * (mean bonus of a step) * (mean length of an episode) = share * prize.
+
+    The prize is the largest extrinsic return seen, and 1 before any: a sparse task has paid nothing when the bonus is
+    needed most. So share = 0.3 means that an episode earns 0.3 by exploring where success is worth 1, whatever the
+    units of the bonus, and also when the bonus itself has shrunk; let tau fall if it should fade.
+    """
+
+    def __init__(self, share: float, n_envs: int, horizon: int | None = None):
+        if not share > 0:
+            raise ValueError(f"share must be above 0, for instance 0.3, got {share}.")
+        self.share, self.horizon = float(share), horizon
+        zero = np.zeros(())
+        self.seen = ReturnRange(zero, zero, zero, zero, zero, np.zeros(n_envs), np.zeros(n_envs))
+
+    def see(self, bonus: np.ndarray, extrinsic: np.ndarray, done: np.ndarray, true: np.ndarray) -> None:
+        """Take in one step of every environment; only true steps count."""
+        seen = self.seen
+        if not true.any():
+            return
+        returns, steps = seen.returns + np.where(true, extrinsic, 0.0), seen.steps + true
+        length, episodes = seen.length, seen.episodes
+        for ended in steps[done & true]:
+            length, episodes = EPISODES * length + ended, EPISODES * episodes + 1
+        best = np.maximum(seen.best, np.abs(returns[done & true]).max(initial=0.0))
+        mean = float(bonus[true].mean())
+        self.seen = ReturnRange(
+            np.asarray(DECAY * seen.bonus + mean), np.asarray(DECAY * seen.weight + 1), np.asarray(length),
+            np.asarray(episodes), np.asarray(best), np.where(done, 0.0, returns), np.where(done, 0.0, steps),
+        )  # fmt: skip
+
+    def scale(self) -> float:
+        """The factor as it stands; 0 while the bonus has paid nothing."""
+        seen = self.seen
+        if seen.bonus <= 0:
+            return 0.0
+        longest = max(SHORTEST, float(seen.steps.max()))
+        length = float(seen.length / seen.episodes) if seen.episodes > 0 else float(self.horizon or longest)
+        prize = float(seen.best) if seen.best > 0 else 1.0
+        return self.share * prize / (float(seen.bonus / seen.weight) * length)
+
+
+Mode = Literal["both", "intrinsic", "extrinsic"]
+
+
+class MixedReward(NamedTuple):
+    """What one step of every environment earned."""
+
+    reward: np.ndarray  # for the agent, by the mode
+    extrinsic: np.ndarray
+    intrinsic: np.ndarray  # tau times the bonus
+
+
+class Beside(NamedTuple):
+    """What a plug-in saves beside its bonus."""
+
+    rows: PyTree  # arrays [n, ...] of one length, which the file decides
+    rest: PyTree
+    about: dict[str, Any]  # entries of the manifest, which must be equal
+
+
+class StepBuffer:
+    """True transitions that wait to be learnt, until every environment has made as many as are asked for.
+
+    Where resets take a step of their own, environments fall behind each other by as many steps as they had resets.
+    Once one is far behind, the oldest steps of all are learnt together, and nothing is lost.
+    """
+
+    def __init__(self, n_envs: int):
+        self.steps: list[Transition] = []
+        self.true: list[np.ndarray] = []
+        self.n_envs = n_envs
+
+    def add(self, step: Transition, true: np.ndarray) -> None:
+        """One more step of every environment, of which those marked count."""
+        self.steps.append(jax.tree.map(np.asarray, step))
+        self.true.append(np.array(true))
+
+    def take(self, length: int) -> Transition | None:
+        """The oldest `length` true steps of every environment, leaves [T, N, ...], or None while one lacks them.
+
+        Where one lacks them and four times as many wait, the oldest `length` * N of all, leaves [M, 1, ...] with
+        `Lanes` as their extras.
+        """
+        true, extras = np.stack(self.true), ()
+        if (true.sum(0) >= length).all():
+            rows = np.stack([np.flatnonzero(column)[:length] for column in true.T], axis=1)
+            columns = np.arange(self.n_envs)
+        elif len(self.steps) >= 4 * length and true.sum() >= length * self.n_envs:
+            rows, columns = np.argwhere(true)[: length * self.n_envs, :, None].swapaxes(0, 1)
+            extras = Lanes(columns[:, 0].astype(np.int32))
+        else:
+            return None
+        batch = jax.tree.map(lambda *x: np.stack(x)[rows, columns], *self.steps)
+        batch = batch._replace(extras=extras) if extras else batch
+        true[rows, columns] = False
+        first = len(true) if not true.any() else int(np.flatnonzero(true.any(1))[0])
+        self.steps, self.true = self.steps[first:], list(true[first:])
+        return batch
+
+
+class RewardMixer:
+    """A HostBonus that pays the steps of a vector environment and learns from them.
+
+    tau     a number, or a function of the number of the update k = 1, 2, ... such as made.Power(1.0, 0.5)
+    mode    what the agent is paid: "both", "intrinsic" alone, or "extrinsic" alone (the bonus is still computed)
+    every   the bonus learns from the last `every` steps of all environments at once, then waits as long again
+    share   scale the bonus so that an episode earns this share of the prize: see `AutoScale`
+    """
+
+    def __init__(
+        self,
+        host: HostBonus,
+        tau: float | Callable[[int], Any] = 1.0,
+        mode: Mode = "both",
+        every: int = 128,
+        share: float | None = None,
+    ):
+        if mode not in ("both", "intrinsic", "extrinsic"):
+            raise ValueError(f"mode is 'both', 'intrinsic' or 'extrinsic', not {mode!r}.")
+        if every < 1:
+            raise ValueError(f"every must be at least 1 step, got {every}.")
+        if host.bonus.memory.goal(host.spec) is not None:
+            raise ValueError(
+                f"{type(host.bonus).__name__} shows goals to the policy, which a plug-in cannot add to its inputs: use "
+                "HostBonus in a loop of your own and give note.goal to the policy, or another bonus."
+            )
+        self.host, self.tau, self.mode, self.every = host, tau, mode, every
+        self.share = None if share is None else AutoScale(share, host.n_envs, host.spec.horizon)
+        self.waiting, self.updates = StepBuffer(host.n_envs), 0
+        self.metrics: dict[str, float] = {}
+
+    def coefficient(self) -> float:
+        """What the bonus is multiplied by now."""
+        tau = float(self.tau(self.updates + 1) if callable(self.tau) else self.tau)
+        return tau if self.share is None else tau * self.share.scale()
+
+    def pay(self, step: Transition, extrinsic: np.ndarray, true: np.ndarray | None = None) -> MixedReward:
+        """The reward of a step that `host.observe` returned; `true` marks where it was one, and not a reset."""
+        true = np.ones(self.host.n_envs, bool) if true is None else true
+        bonus = np.where(true, np.asarray(self.host.reward(step), np.float32), np.float32(0))
+        if self.share is not None:
+            self.share.see(bonus, extrinsic, np.asarray(step.terminated | step.truncated), true)
+        intrinsic = (np.float32(self.coefficient()) * bonus).astype(extrinsic.dtype)
+        self.learn(step, true)
+        reward = {"both": extrinsic + intrinsic, "intrinsic": intrinsic, "extrinsic": extrinsic}[self.mode]
+        return MixedReward(reward, extrinsic, intrinsic)
+
+    def learn(self, step: Transition, true: np.ndarray) -> None:
+        """Put a step aside, and update the bonus where enough have come together."""
+        self.waiting.add(step, true)
+        batch = self.waiting.take(self.every)
+        if batch is not None:
+            coefficient = self.coefficient()
+            self.metrics = {**self.host.update(batch), "coefficient": coefficient}
+            self.updates += 1
+
+    def save(self, path: str | PathLike, overwrite: bool = False, beside: Beside | None = None) -> None:
+        """The bonus, and all that is needed to go on as if nothing had happened, in one file."""
+        waiting = (
+            checkpoint_file.flat(jax.tree.map(lambda *x: np.stack(x), *self.waiting.steps))
+            if self.waiting.steps
+            else {}
+        )
+        arrays = {f"host{name}": x for name, x in checkpoint_file.flat(self.host.tree()).items()}
+        arrays |= {f"own{name}": x for name, x in checkpoint_file.flat(self._own()).items()}
+        arrays |= {f"waiting{name}": x for name, x in waiting.items()}
+        if beside is not None:
+            arrays |= {f"rows{name}": x for name, x in checkpoint_file.flat(beside.rows).items()}
+            arrays |= {f"rest{name}": x for name, x in checkpoint_file.flat(beside.rest).items()}
+        checkpoint_file.save(path, arrays, self._manifest(beside), overwrite)
+
+    def load(self, path: str | PathLike, beside: Beside | None = None) -> Beside | None:
+        """Go on from a file that `save` wrote for the same bonus, spaces and number of environments.
+
+        Returns what was saved beside the bonus, where `beside` says what it looks like.
+        """
+        found, manifest = checkpoint_file.load(path)
+        checkpoint_file.check(manifest, {**self._manifest(beside), "began": manifest.get("began")}, path)
+        if beside is not None:
+            rows = checkpoint_file.unflat(_under(found, "rows"), jax.tree.map(lambda x: x[0], beside.rows), free=1)
+            beside = beside._replace(rows=rows, rest=checkpoint_file.unflat(_under(found, "rest"), beside.rest))
+        parts = {name: _under(found, name) for name in ("host", "own", "waiting")}
+        host = checkpoint_file.unflat(parts["host"], self.host.template(manifest["began"]))
+        own = checkpoint_file.unflat(
+            {k: v for k, v in parts["own"].items() if k != "['true']"}, self._own(with_true=False)
+        )
+        true, steps = parts["own"]["['true']"], []
+        if len(true):
+            together = checkpoint_file.unflat(parts["waiting"], self.host.step_template(), free=1)
+            steps = [jax.tree.map(lambda x, t=t: np.asarray(x[t]), together) for t in range(len(true))]
+        self.host.restore(host)
+        self.updates, self.waiting.steps, self.waiting.true = int(own["updates"]), steps, list(true)
+        if self.share is not None:
+            self.share.seen = own["share"]
+        return beside
+
+    def _own(self, with_true: bool = True) -> dict[str, PyTree]:
+        true = np.array(self.waiting.true, bool).reshape(-1, self.host.n_envs)
+        whole: dict[str, PyTree] = {"updates": np.int64(self.updates)}
+        whole |= {} if self.share is None else {"share": self.share.seen}
+        return {**whole, "true": true} if with_true else whole
+
+    def _manifest(self, beside: Beside | None = None) -> dict[str, Any]:
+        whole = {**self.host.manifest(), "holds": "plug-in", "share": None if self.share is None else self.share.share}
+        return whole if beside is None else {**whole, **beside.about}
+
+
+def _under(arrays: checkpoint_file.Arrays, prefix: str) -> checkpoint_file.Arrays:
+    return {name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)}

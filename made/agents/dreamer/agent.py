@@ -1,0 +1,237 @@
+"""Dreamer: an actor that learns within a learnt model of the world, the model-based agent of the paper.
+
+    this file          the agent: what it does at a step, and its three losses
+    dreamer_world      the model: how it follows sequences, how likely it finds them, what it sees coming
+    rssm               its recurrent state, told what is seen or on its own
+    dreamer_policy     distributions of actions
+    dreamer_nets       encoder, decoder and sizes, of dreamer_leaves (observations) and dreamer_filters (convolutions)
+    dreamer_latent     a bonus in imagination
+
+`looped` and `aligned` are for speed alone.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from made.agents.dreamer.latent_bonus import check_bonus, imagined_latents, latent_spec, replayed_latents
+from made.agents.dreamer.network import MLP, Actor, Layout, action_size, check_actions
+from made.agents.dreamer.rssm import Latent, at_a_time
+from made.agents.dreamer.world_model import PosteriorStates, WorldModel, imagination_starts
+from made.core import Agent, Bonus, Metrics, Spec, Transition
+from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, SHARE, check_numbers
+
+EPSILON = 1e-7  # of Adam, as in the framework of Dreamer v1
+_RATES, _NOISE = ("model_rate", "actor_rate", "value_rate"), ("noise", "noise_half", "noise_least")
+RANGES = {
+    SHARE: ("discount", "lam", "reinforce"),
+    AT_LEAST_ZERO: ("free_nats", "kl_scale", "ends_scale", *_RATES, *_NOISE),
+    ABOVE_ZERO: ("clip",),
+}
+
+
+class DreamerState(NamedTuple):
+    """World model, actor and value, their optimisers, and updates done."""
+
+    world: WorldModel
+    actor: Actor
+    value: MLP
+    optimisers: tuple[PyTree, ...]  # one each
+    curiosity: PyTree  # of the bonus on latent states; () without one
+    k: Int[Array, ""]
+
+
+class ImaginedReturns(NamedTuple):
+    """What the value learns from: states, the returns from them, and what each counts for."""
+
+    features: Float[Array, "H n f"]
+    returns: Float[Array, "H n"]
+    weights: Float[Array, "H n"]
+
+
+class Dreamer(Agent):
+    """Dreamer v1 (Hafner et al. 2020), with its settings for DeepMind Control.
+
+        world:  kl_scale max(KL(q || p), free_nats) - log p(observation) - log p(reward) [- ends_scale log p(discount)]
+        actor:  - mean_t w_t R_t,   through the model, by the reparameterised states and actions of `horizon` steps
+        value:  mean_t w_t 1/2 (V(s_t) - R_t)^2
+        R_t = r_t + g_t ((1 - lam) V(s_{t+1}) + lam R_{t+1}),   w_t = g_0 ... g_{t-1}
+
+    r is the reward on arriving at s_t by the reward head, which learns what `reward_fn` pays for real transitions: so
+    the bonus is planned for, and evaluation is extrinsic. g is `discount`, or with `ends` what a head has learnt of
+    discount (1 - terminated). Batches are sequences [T, B] of transitions, which may hold the ends of episodes.
+    When it explores, noise is added to a draw: Gaussian of deviation `noise`, or for discrete actions one at random
+    with that probability; halved every `noise_half` updates (0: never), down to `noise_least`.
+    `curiosity` is a bonus that pays in imagination, for latent states (`made.agents.dreamer.agent.latent_bonus`): off by default.
+    With `reinforce=1` the actor climbs log pi(a) (R - V) instead, as Dreamer v2 does with discrete actions: straight
+    through, the gradient of one-hot vectors is biased.
+    Differs from v1: a window's first observation is taken in without the action before it; v1 has neither `entropy`,
+    `reinforce` nor `curiosity`, and no observations but pixels (see `Layout`).
+    """
+
+    layout: Layout = Layout()
+    horizon: int = eqx.field(static=True, default=15)
+    discount: float = 0.99
+    lam: float = 0.95
+    free_nats: float = 3.0
+    kl_scale: float = 1.0
+    model_rate: float = 6e-4
+    actor_rate: float = 8e-5
+    value_rate: float = 8e-5
+    clip: float = 100.0  # of the norm of each gradient
+    noise: float = 0.3
+    noise_half: float = 0.0
+    noise_least: float = 0.0
+    entropy: float = 0.0  # of the policy, paid at every imagined step
+    reinforce: float = eqx.field(static=True, default=0.0)  # share of the actor's gradient by likelihood ratios
+    ends: bool = eqx.field(static=True, default=False)
+    ends_scale: float = 10.0
+    curiosity: Bonus | None = None
+    curiosity_tau: float = 1.0
+
+    def __check_init__(self):
+        check_bonus(self.curiosity)
+        check_numbers(self, RANGES)
+        if self.horizon < 2:
+            raise ValueError(f"Dreamer imagines horizon >= 2 steps, the last for its value alone, got {self.horizon}.")
+
+    def init(self, key, spec: Spec) -> DreamerState:
+        check_actions(spec)
+        if spec.goal is not None:
+            raise ValueError("Dreamer is not shown goals: use a bonus that gives none.")
+        k_world, k_actor, k_value, k_bonus = jax.random.split(key, 4)
+        world = WorldModel(spec, self.layout, self.ends, key=k_world)
+        actor = Actor(self.layout, spec.action, key=k_actor)
+        value = MLP(self.layout.features, self.layout.units, self.layout.value, 1, key=k_value)
+        parts: tuple[PyTree, ...] = (world, actor, value)
+        optimisers = tuple(rate.init(x) for rate, x in zip(self._rates(), parts, strict=True))
+        curiosity = () if self.curiosity is None else self.curiosity.init(k_bonus, latent_spec(spec, self.layout))
+        return DreamerState(world, actor, value, optimisers, curiosity, jnp.zeros((), jnp.int32))
+
+    def _rates(self) -> tuple[optax.GradientTransformation, ...]:
+        adam = lambda rate: optax.chain(optax.clip_by_global_norm(self.clip), optax.adam(rate, eps=EPSILON))  # noqa: E731
+        return adam(self.model_rate), adam(self.actor_rate), adam(self.value_rate)
+
+    def carry(self, spec):
+        """(the latent state, the action) before the first observation: zeros."""
+        blank = Latent(jnp.zeros(self.layout.deter), jnp.zeros(self.layout.stoch))
+        return blank, jnp.zeros(action_size(spec.action))
+
+    def act(self, state, carry, obs, goal, key, *, explore=True):
+        k_state, k_act, k_noise = jax.random.split(key, 3)
+        noise = jax.random.normal(k_state, carry[0].stoch.shape)
+        latent = state.world.rssm.told(*carry, state.world.encoder(obs), noise).latent
+        policy = state.actor(latent.features)
+        drawn = lambda: policy.noisy(policy.sample(k_act), self.amount(state.k), k_noise)  # noqa: E731
+        action = drawn() if explore else policy.best(k_act)
+        taken = jnp.argmax(action, -1).astype(jnp.int32) if state.actor.discrete else action
+        return (latent, action), taken, ()
+
+    def amount(self, k: Int[Array, ""]) -> Float[Array, ""]:
+        """max(noise 2^{-k / noise_half}, noise_least)."""
+        halvings = jnp.where(self.noise_half > 0, k / jnp.maximum(self.noise_half, 1e-9), 0.0)
+        return jnp.maximum(self.noise * 0.5**halvings, self.noise_least)
+
+    def update(self, state, batch, reward_fn, key):
+        """One step of all three, each from what they were before it, as in v1."""
+        k_model, k_bonus, k_actor = jax.random.split(key, 3)
+        reward = jax.lax.stop_gradient(reward_fn(batch))
+        slope = jax.value_and_grad(self.model_loss, has_aux=True)
+        (loss, (probe_states, of_model)), of_world = slope(state.world, batch, reward, k_model)
+        probe_states = jax.lax.stop_gradient(probe_states)
+        if self.curiosity is not None:
+            seen, _ = self.curiosity.update(state.curiosity, replayed_latents(probe_states, batch), k_bonus)
+            state = state._replace(curiosity=seen)
+        slope = jax.value_and_grad(self.actor_loss, has_aux=True)
+        start, live = imagination_starts(probe_states, batch.terminated)
+        (aim, (dreamt, of_dream)), of_actor = slope(state.actor, state, start, live, k_actor)
+        error, of_value = jax.value_and_grad(self.value_loss)(state.value, jax.lax.stop_gradient(dreamt))
+        after, norms = self._moved(state, (of_world, of_actor, of_value))
+        losses = {"model_loss": loss, "actor_loss": aim, "value_loss": error, "reward": reward.mean()}
+        return after, {**losses, **of_model, **of_dream, **norms}
+
+    def _moved(self, state: DreamerState, gradients: tuple[PyTree, ...]) -> tuple[DreamerState, Metrics]:
+        """A step along all gradients, and their norms."""
+        before: tuple[PyTree, ...] = (state.world, state.actor, state.value)
+        after, optimisers = [], []
+        for rate, params, gradient, own in zip(self._rates(), before, gradients, state.optimisers, strict=True):
+            change, own = rate.update(gradient, own, params)
+            after.append(optax.apply_updates(params, change))
+            optimisers.append(own)
+        names = ("model_gradient", "actor_gradient", "value_gradient")
+        norms = {name: _norm(gradient) for name, gradient in zip(names, gradients, strict=True)}
+        world, actor, value = after
+        return DreamerState(world, actor, value, tuple(optimisers), state.curiosity, state.k + 1), norms
+
+    def model_loss(
+        self, world: WorldModel, batch: Transition, reward: Float[Array, "T B"], key: Key[Array, ""]
+    ) -> tuple[Float[Array, ""], tuple[PosteriorStates, Metrics]]:
+        """The loss of the world model on sequences. The KL is free up to `free_nats` on average, not each by itself."""
+        probe_states, parts = world.judge(batch, reward, self.discount, key)
+        loss = self.kl_scale * jnp.maximum(parts["kl"], self.free_nats) - parts["image"] - parts["reward"]
+        if "ends" in parts:
+            loss -= self.ends_scale * parts["ends"]
+        return loss, (probe_states, {f"model/{name}": x for name, x in parts.items()})
+
+    def actor_loss(
+        self, actor: Actor, state: DreamerState, start: Latent, live: Bool[Array, " n"], key: Key[Array, ""]
+    ) -> tuple[Float[Array, ""], tuple[ImaginedReturns, Metrics]]:
+        """Minus the return that the actor earns in imagination; states that a task ended in do not count."""
+        world = state.world
+        latents, (actions, scores, entropy) = world.rssm.imagine(start, Acting(actor), self.horizon, key)
+        features = latents.features
+        reward, discounts = world.reward(features), world.discounts(features, self.discount)
+        if self.curiosity is not None:
+            path = imagined_latents(start.features, features, actions, world.action)
+            reward += self.curiosity_tau * self.curiosity.reward(state.curiosity, path)
+        values = state.value(features, self.layout.dtype)[..., 0]
+        returns = lambda_returns(reward[:-1], discounts[:-1], values[1:], self.lam)
+        weights = jnp.cumprod(jnp.concatenate([jnp.ones_like(discounts[:1]), discounts[:-2]]), 0) * live
+        weights = jax.lax.stop_gradient(weights)
+        gain = returns
+        if self.reinforce:
+            before = jnp.concatenate([start.features[None], features[:-2]])
+            better = jax.lax.stop_gradient(returns - state.value(before, self.layout.dtype)[..., 0])
+            gain = (1 - self.reinforce) * returns + self.reinforce * better * scores[:-1]
+        loss = -(weights * (gain + self.entropy * entropy[:-1])).mean()
+        told = {"dream/reward": reward.mean(), "dream/value": values.mean(), "entropy": entropy.mean()}
+        return loss, (ImaginedReturns(features[:-1], returns, weights), told)
+
+    def value_loss(self, value: MLP, dreamt: ImaginedReturns) -> Float[Array, ""]:
+        """The squared error of the value in imagination; only the value learns from it."""
+        values = value(dreamt.features, self.layout.dtype)[..., 0]
+        return (dreamt.weights * 0.5 * (values - dreamt.returns) ** 2).mean()
+
+
+class Acting(eqx.Module):
+    """A policy in imagination: (action, (action, its log-probability, the entropy)) at states."""
+
+    actor: Actor
+
+    def __call__(self, features: Float[Array, "n f"], key: Key[Array, ""]) -> tuple[Array, tuple[Array, ...]]:
+        k_act, k_entropy = jax.random.split(key)
+        policy = self.actor(features)
+        action = policy.sample(k_act)
+        return action, (action, policy.score(action), policy.entropy(k_entropy))
+
+
+def lambda_returns(
+    reward: Float[Array, "H *b"], discount: Float[Array, "H *b"], next_value: Float[Array, "H *b"], lam: Array | float
+) -> Float[Array, "H *b"]:
+    """R_t = r_t + g_t ((1 - lam) v_{t+1} + lam R_{t+1}), and v_{t+1} in the place of R_{t+1} after the last step."""
+
+    def step(after, x):
+        r_t, g_t, v_tp1 = x
+        now = r_t + g_t * ((1 - lam) * v_tp1 + lam * after)
+        return now, now
+
+    whole = at_a_time(reward.shape[0], reward.shape[0])  # so few operations are one kernel on a GPU
+    return jax.lax.scan(step, next_value[-1], (reward, discount, next_value), reverse=True, unroll=whole)[1]
+
+
+def _norm(tree: PyTree) -> Float[Array, ""]:
+    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))

@@ -1,0 +1,160 @@
+"""IMPALA: an actor-critic that learns from unrolls by V-trace, the agent of the paper's MiniGrid experiments."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PyTree
+
+from made.agents.impala.network import LAYOUTS, Layout, PolicyNet
+from made.agents.impala.vtrace import vtrace
+from made.core import Agent, Metrics, Spec, Transition, trees
+from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, BELOW_ONE, OMIT_DEFAULT, POSITIVE, SHARE, check_numbers
+
+RANGES = {
+    SHARE: ("discount", "discount_intrinsic"),
+    BELOW_ONE: ("smoothing",),
+    AT_LEAST_ZERO: ("decay", "entropy", "baseline"),
+    ABOVE_ZERO: ("clip", "clip_gradient"),
+    POSITIVE: ("learning_rate", "epsilon"),
+}
+
+
+class ActionExtras(NamedTuple):
+    """What is written down with an action: how likely it was, and the recurrent state before it."""
+
+    log_prob: Float[Array, "*b"]
+    carry: PyTree
+
+
+class IMPALAState(NamedTuple):
+    """Parameters, optimiser, older parameters for the actors (oldest first), and updates done."""
+
+    net: PolicyNet
+    optimiser: PyTree
+    older: PyTree  # leaves [lag, ...]
+    k: Int[Array, ""]
+
+
+class IMPALA(Agent):
+    """V-trace actor-critic with RMSProp (Espeholt et al. 2018), with the settings of RIDE's code.
+
+        loss = sum_t mean_n [ -log pi(a) advantage + baseline 1/2 (v - V)^2 - entropy H(pi) ]
+
+    The reward that `reward_fn` gives, r + tau b, is clipped to [-clip, clip]; the end of an episode, by the task or by
+    its clock, cuts the return, as in RIDE's and NovelD's code. With `bootstrap_truncated` a truncated step bootstraps
+    from the value of the last observation before the reset instead; a terminated one never does. `heads=2` has values
+    for r and for tau b apart, the latter with `discount_intrinsic`. `lag` is how many updates the actors are behind, as
+    asynchronous actors are.
+    The paper prints epsilon 0.01; RIDE's and NovelD's releases have 1e-5 (docs/deviations.md).
+    """
+
+    layout: Layout = LAYOUTS["small"]
+    learning_rate: float = 1e-4
+    decay: float = 0.0  # updates after which the learning rate has fallen to 0; 0: it stays
+    epsilon: float = 1e-5
+    smoothing: float = 0.99
+    entropy: float = 5e-4
+    baseline: float = 0.5
+    discount: float = 0.99
+    discount_intrinsic: float = 0.99
+    clip: float = 1.0  # of rewards
+    clip_gradient: float = 40.0
+    heads: int = eqx.field(static=True, default=1)
+    lag: int = eqx.field(static=True, default=0)
+    view: str = eqx.field(static=True, default="")
+    bootstrap_truncated: bool = eqx.field(static=True, default=False, metadata=OMIT_DEFAULT)
+
+    def __check_init__(self):
+        check_numbers(self, RANGES)
+        if self.heads not in (1, 2) or self.lag < 0:
+            raise ValueError(f"IMPALA takes heads=1 or 2 and lag >= 0, got heads={self.heads}, lag={self.lag}.")
+
+    def init(self, key, spec: Spec) -> IMPALAState:
+        if spec.action.n is None or spec.action.shape:
+            raise ValueError(
+                f"IMPALA chooses one of n discrete actions, but the actions are {spec.action}. Use a task with "
+                "discrete actions, or an agent for continuous ones."
+            )
+        net = PolicyNet(self.layout, spec, self.heads, self.view, key=key)
+        older = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.lag, *x.shape)), net) if self.lag else ()
+        optimiser = self._scale().init(net)  # type: ignore[arg-type]
+        return IMPALAState(net, optimiser, older, jnp.zeros((), jnp.int32))
+
+    def _scale(self) -> optax.GradientTransformation:
+        scale = optax.scale_by_rms(self.smoothing, self.epsilon, eps_in_sqrt=False)
+        return optax.chain(optax.clip_by_global_norm(self.clip_gradient), scale)
+
+    def carry(self, spec):
+        return self.layout.blank()
+
+    def acting_params(self, state):
+        """The parameters in the precision of their products: casting them at every step would read all each time."""
+        older = jax.vmap(PolicyNet.cast)(state.older) if self.lag else state.older
+        return state._replace(net=state.net.cast(), older=older)
+
+    def act(self, state, carry, obs, goal, key, *, explore=True):
+        net = trees.index(state.older, 0) if self.lag else state.net
+        after, logits, _ = net.step(carry, obs, goal)
+        action = jax.random.categorical(key, logits) if explore else jnp.argmax(logits)
+        return after, action.astype(jnp.int32), ActionExtras(jax.nn.log_softmax(logits)[action], carry)
+
+    def update(self, state, batch, reward_fn, key):
+        rewards = self.streams(batch, reward_fn(batch))
+        loss = lambda net: self.loss(net, batch, rewards)  # noqa: E731
+        (_, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(state.net)
+        change, optimiser = self._scale().update(gradient, state.optimiser)
+        rate = self.learning_rate * jnp.where(
+            self.decay > 0, jnp.maximum(1 - state.k / jnp.maximum(self.decay, 1), 0), 1
+        )
+        net = jax.tree.map(lambda x, d: x - rate * d, state.net, change)
+        older = state.older
+        if self.lag:
+            older = jax.tree.map(lambda old, new: jnp.concatenate([old[1:], new[None]]), older, state.net)
+        metrics |= {"gradient_norm": _norm(gradient), "learning_rate": rate}
+        return IMPALAState(net, optimiser, older, state.k + 1), metrics
+
+    def streams(self, batch: Transition, reward: Float[Array, "T N"]) -> Float[Array, "T N heads"]:
+        """The clipped rewards that the values are of: r + tau b, or r and tau b apart."""
+        each = [reward] if self.heads == 1 else [batch.reward, reward - batch.reward]
+        return jnp.clip(jnp.stack(each, -1), -self.clip, self.clip)
+
+    def loss(
+        self, net: PolicyNet, batch: Transition, rewards: Float[Array, "T N heads"]
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """The loss of one batch [T, N], summed over time and averaged over environments, and its parts."""
+        done = batch.terminated | batch.truncated
+        fresh = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
+        first = trees.index(batch.extras.carry, 0)
+        carry, logits, value = net.unroll(first, batch.obs, batch.note.goal, fresh)
+        _, _, bootstrap = net.step(carry, trees.index(batch.next_obs, -1), trees.index(batch.next_note.goal, -1))
+        log_pi = jax.nn.log_softmax(logits)
+        log_prob = jnp.take_along_axis(log_pi, batch.action[..., None], -1)[..., 0]
+        log_ratio = jax.lax.stop_gradient(log_prob - batch.extras.log_prob)
+        discounts = jnp.stack([self.discount, self.discount_intrinsic][: self.heads])
+        ends, truncated, final = done, None, None
+        if self.bootstrap_truncated:
+            ends, truncated = batch.terminated, batch.truncated
+            final = jax.lax.stop_gradient(net).successor_values(first, batch, fresh)
+
+        def each(reward, discount, value, last, final):
+            cut = {"truncated": truncated, "final_value": final}
+            return vtrace(log_ratio, reward, discount * ~ends, value, last, **cut)
+
+        aim = jax.vmap(each, (-1, 0, -1, -1, -1), -1)(rewards, discounts, value, bootstrap, final)
+        aim = jax.tree.map(jax.lax.stop_gradient, aim)
+        parts = {
+            "policy_loss": -(log_prob * aim.advantage.sum(-1)),
+            "baseline_loss": 0.5 * jnp.sum((aim.target - value) ** 2, -1),
+            "entropy": -jnp.sum(jnp.exp(log_pi) * log_pi, -1),
+        }
+        summed = {name: x.mean(1).sum() for name, x in parts.items()}
+        total = summed["policy_loss"] + self.baseline * summed["baseline_loss"] - self.entropy * summed["entropy"]
+        metrics = {name: x.mean() for name, x in parts.items()}
+        return total, {"loss": total, "ratio": jnp.exp(log_ratio).mean(), "value": value.mean(), **metrics}
+
+
+def _norm(tree: PyTree) -> Float[Array, ""]:
+    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))

@@ -1,0 +1,236 @@
+"""The networks of the MiniGrid experiments: convolutions over symbols, dense layers, a recurrent core, two heads.
+
+Everything takes any leading axes, so an unroll of many environments is a few large products. Convolutions are slices
+and a product too: under a `vmap` over lanes, each with its own weights, a grouped convolution would be slow.
+"""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key, PyTree
+
+from made import nets
+from made.core import Space, Spec, Transition, dict_obs, trees
+from made.core.config import COUNT, check_numbers, check_types
+from made.nets.recurrent import GATES, Carry, Recurrent
+
+KERNEL = 3
+
+
+class Dense(eqx.Module):
+    """x W + b, orthogonal at the start as in RIDE's code."""
+
+    weight: Float[Array, "i o"]
+    bias: Float[Array, " o"]
+
+    def __init__(self, inputs: int, outputs: int, *, key: Key[Array, ""], gain: float = math.sqrt(2)):
+        self.weight = gain * nets.orthonormal(key, (inputs, outputs))
+        self.bias = jnp.zeros(outputs)
+
+    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
+        return x @ self.weight + self.bias
+
+
+class Patches(eqx.Module):
+    """A 3 x 3 convolution with padding 1, as the nine shifted images side by side times one matrix."""
+
+    dense: Dense
+    stride: int = eqx.field(static=True)
+
+    def __call__(self, image: Float[Array, "*b w h c"]) -> Float[Array, "*b w2 h2 o"]:
+        w, h, s = *image.shape[-3:-1], self.stride
+        padded = jnp.pad(image, [*[(0, 0)] * (image.ndim - 3), (1, 1), (1, 1), (0, 0)])
+        shifted = [padded[..., i : i + w : s, j : j + h : s, :] for i in range(KERNEL) for j in range(KERNEL)]
+        return self.dense(jnp.concatenate(shifted, -1))
+
+
+class Layout(eqx.Module):
+    """The shape of a network. `memory` is "lstm", "gru" or "" for none.
+
+    `inputs` is "symbols" for grids, whose small numbers go in as they are, as in RIDE's and NovelD's code, and
+    "pixels" for images, divided by 255. `precision` is that of the products; the parameters stay float32.
+    """
+
+    channels: tuple[int, ...] = eqx.field(static=True, default=(16, 32, 32))
+    strides: tuple[int, ...] = eqx.field(static=True, default=(1, 2, 2))
+    dense: tuple[int, ...] = eqx.field(static=True, default=(128,))
+    memory: str = eqx.field(static=True, default="gru")
+    width: int = eqx.field(static=True, default=128)
+    layers: int = eqx.field(static=True, default=1)
+    inputs: str = eqx.field(static=True, default="symbols")
+    precision: str = eqx.field(static=True, default="float32")
+
+    def __check_init__(self):
+        check_types(self)
+        if len(self.channels) != len(self.strides) or not self.dense:
+            raise ValueError(
+                "Layout takes a stride for each convolution and one dense layer or more; got "
+                f"channels={self.channels}, strides={self.strides}, dense={self.dense}."
+            )
+        check_numbers(self, {COUNT: ("width", "layers")})
+        if not all(isinstance(x, int) and x >= 1 for x in (*self.channels, *self.strides, *self.dense)):
+            raise ValueError(
+                f"Layout takes sizes of at least 1 as channels, strides and dense, got {self.channels}, "
+                f"{self.strides} and {self.dense}."
+            )
+        if self.memory not in ("", *GATES) or self.inputs not in ("symbols", "pixels"):
+            raise ValueError(
+                f"Layout takes memory='lstm', 'gru' or '' and inputs='symbols' or 'pixels'; got "
+                f"memory={self.memory!r}, inputs={self.inputs!r}."
+            )
+        if self.precision not in ("float32", "bfloat16"):
+            raise ValueError(f"Layout takes precision='float32' or 'bfloat16', got {self.precision!r}.")
+
+    def blank(self) -> tuple[Carry, ...]:
+        """The recurrent state at the start of an episode, a part for each layer."""
+        parts = {"lstm": 2, "gru": 1}.get(self.memory, 0)
+        return tuple((jnp.zeros(self.width),) * parts for _ in range(self.layers if parts else 0))
+
+    def without_memory(self) -> "Layout":
+        """The same without its recurrent core: a dense layer of its width stands there."""
+        return Layout(
+            self.channels, self.strides, (*self.dense, self.width), "", inputs=self.inputs, precision=self.precision
+        )
+
+
+LAYOUTS = {
+    "small": Layout((16, 32), (2, 2)),  # for CPUs: 140,000 products a frame; Layout() has 246,000
+    "mid": Layout((32, 64), (2, 2), (256,), "lstm", 256),
+    "ride": Layout((32, 32, 32), (2, 2, 2), (1024, 1024), "lstm", 1024, 2),
+    "noveld": Layout((32, 128, 512), (1, 2, 2), (1024, 1024), "lstm", 1024, 2),
+}
+LAYOUTS |= {f"{name}-ff": layout.without_memory() for name, layout in LAYOUTS.items()}
+
+
+class PolicyNet(eqx.Module):
+    """pi(a | o) and one value or two, with memory."""
+
+    convolutions: tuple[tuple[Patches, ...], ...]  # one stack for each image of the observation
+    dense: tuple[Dense, ...]
+    core: tuple[Recurrent, ...]
+    policy: Dense
+    value: Dense
+    layout: Layout = eqx.field(static=True)
+    spaces: tuple[Space, ...] = eqx.field(static=True)
+    goal: Space | None = eqx.field(static=True)
+    view: str = eqx.field(static=True)
+
+    def __init__(self, layout: Layout, spec: Spec, heads: int, view: str, *, key: Key[Array, ""]):
+        self.layout, self.goal, self.view = layout, spec.goal, view
+        looked_at = dict_obs.looked_at(spec.obs, view)
+        self.spaces = tuple(jax.tree.leaves(looked_at, is_leaf=lambda x: isinstance(x, Space)))
+        k_conv, k_dense, k_core, k_policy, k_value = jax.random.split(key, 5)
+        images = [space for space in self.spaces if is_image(space)]
+        keys = jax.random.split(k_conv, max(len(images), 1))
+        self.convolutions = tuple(self._stack(space, k) for space, k in zip(images, keys, strict=False))
+        size = sum(self._size(space) for space in self.spaces) + self._goal_size()
+        sizes = (size, *layout.dense)
+        keys = jax.random.split(k_dense, len(layout.dense))
+        self.dense = tuple(Dense(i, o, key=k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False))
+        top, layers = layout.dense[-1], layout.layers if layout.memory else 0
+        sizes = (top, *[layout.width] * layers)
+        keys = jax.random.split(k_core, max(layers, 1))
+        self.core = tuple(
+            Recurrent(layout.memory, i, layout.width, key=k) for i, k in zip(sizes[:-1], keys, strict=False)
+        )
+        self.policy = Dense(sizes[-1], spec.action.n or 0, key=k_policy, gain=1.0)
+        self.value = Dense(sizes[-1], heads, key=k_value, gain=1.0)
+
+    def _stack(self, space: Space, key: Key[Array, ""]) -> tuple[Patches, ...]:
+        sizes = (space.shape[-1] + self._on_image(space), *self.layout.channels)
+        keys = jax.random.split(key, max(len(self.layout.channels), 1))
+        dense = [Dense(KERNEL**2 * i, o, key=k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False)]
+        return tuple(Patches(d, s) for d, s in zip(dense, self.layout.strides, strict=True))
+
+    def _on_image(self, space: Space) -> bool:
+        """Whether the goal is a cell of this image: it is then shown as one more channel."""
+        return self.goal is not None and self.goal.n == math.prod(space.shape[:2])
+
+    def _size(self, space: Space) -> int:
+        if not is_image(space):
+            return math.prod(space.shape) * (space.n or 1)
+        w, h, c = *space.shape[:2], (space.shape[-1], *self.layout.channels)[-1]
+        for stride in self.layout.strides:
+            w, h = -(-w // stride), -(-h // stride)
+        return w * h * c
+
+    def _goal_size(self) -> int:
+        shown = any(is_image(space) and self._on_image(space) for space in self.spaces)
+        return 0 if self.goal is None or shown else math.prod(self.goal.shape) * (self.goal.n or 1)
+
+    def features(self, obs: PyTree, goal: PyTree) -> Float[Array, "*b f"]:
+        """What the dense layers make of an observation."""
+        parts, stacks = [], iter(self.convolutions)
+        for space, x in zip(self.spaces, jax.tree.leaves(dict_obs.looked_at(obs, self.view)), strict=True):
+            parts.append(self._image(x, space, goal, next(stacks)) if is_image(space) else _vector(x, space))
+        if self._goal_size():
+            parts.append(_vector(goal, self.goal))  # type: ignore[arg-type]
+        x = jnp.concatenate([part.astype(self.layout.precision) for part in parts], -1)
+        for layer in self.dense:
+            x = jax.nn.relu(layer(x))
+        return x
+
+    def _image(self, x: Array, space: Space, goal: PyTree, stack: tuple[Patches, ...]) -> Array:
+        x = x.astype(self.layout.precision) / (255.0 if self.layout.inputs == "pixels" else 1.0)
+        if self._on_image(space):
+            mark = jax.nn.one_hot(goal, self.goal.n, dtype=x.dtype)  # type: ignore[union-attr]
+            x = jnp.concatenate([x, mark.reshape((*x.shape[:-1], 1))], -1)
+        for layer in stack:
+            x = jax.nn.elu(layer(x))
+        return x.reshape((*x.shape[:-3], -1))
+
+    def step(self, carry: tuple[Carry, ...], obs: PyTree, goal: PyTree) -> tuple[tuple[Carry, ...], Array, Array]:
+        """One decision: (carry, logits, values)."""
+        net, after = self.cast(), []
+        x = net.features(obs, goal)
+        for layer, part in zip(net.core, carry, strict=True):
+            part = layer.step(tuple(p.astype(x.dtype) for p in part), x)
+            x = part[0]
+            after.append(tuple(p.astype(jnp.float32) for p in part))
+        return tuple(after), *self.heads(x)
+
+    def unroll(
+        self, carry: tuple[Carry, ...], obs: PyTree, goal: PyTree, fresh: Bool[Array, "T N"]
+    ) -> tuple[tuple[Carry, ...], Float[Array, "T N a"], Float[Array, "T N v"]]:
+        """All decisions of an unroll, leaves [T, N, ...]; the carry is blank where `fresh`."""
+        net, after = self.cast(), []
+        x = net.features(obs, goal)
+        for layer, part in zip(net.core, carry, strict=True):
+            part, x = layer.unroll(tuple(p.astype(x.dtype) for p in part), x, fresh)
+            after.append(tuple(p.astype(jnp.float32) for p in part))
+        return tuple(after), *self.heads(x)
+
+    def successor_values(
+        self, carry: tuple[Carry, ...], batch: Transition, fresh: Bool[Array, "T N"]
+    ) -> Float[Array, "T N v"]:
+        """The values of the true successors of an unroll: the recurrent state is that before any reset."""
+        net = self.cast()
+        x, ahead = net.features(batch.obs, batch.note.goal), net.features(batch.next_obs, batch.next_note.goal)
+        for layer, part in zip(net.core, carry, strict=True):
+            after = layer.carries(tuple(p.astype(x.dtype) for p in part), x, fresh)
+            x, ahead = after[0], layer.step(after, ahead)[0]
+        return self.heads(ahead)[1]
+
+    def heads(self, x: Float[Array, "*b f"]) -> tuple[Array, Array]:
+        """(logits, values), in full precision."""
+        x = x.astype(jnp.float32)
+        return self.policy(x), self.value(x)
+
+    def cast(self) -> "PolicyNet":
+        """The same network with its parameters in the precision of its products; the heads stay in full precision."""
+        if self.layout.precision == "float32":
+            return self
+        body = lambda net: (net.convolutions, net.dense, net.core)  # noqa: E731
+        return eqx.tree_at(body, self, jax.tree.map(lambda x: x.astype(self.layout.precision), body(self)))
+
+
+def is_image(space: Space) -> bool:
+    """Whether a leaf is an image [w, h, c] with something to slide over."""
+    return space.n is None and len(space.shape) == 3 and min(space.shape[:2]) >= KERNEL
+
+
+def _vector(x: Array, space: Space) -> Array:
+    """One leaf as a vector, for any leading axes."""
+    return trees.over_leading(lambda x: nets.as_vector(x, space, None), x.ndim - len(space.shape))(x)

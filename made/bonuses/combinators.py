@@ -1,0 +1,241 @@
+"""Bonuses made of bonuses: scaled, normalised, clipped, gated by the first visit of an episode, added up."""
+
+import abc
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from made.bonuses.episodic import VisitCounts, combined, scoped, with_trace
+from made.core import Bonus, EpisodeMemory, NoMemory, running_stats
+from made.core.config import SHARE, check_numbers, check_types
+from made.nets.fit import with_prefix
+
+
+class ConstantBonus(Bonus):
+    """The same pay for everything: b(s, a) = pay. Under `FirstVisit` it is the gate alone."""
+
+    pay: float = 1.0
+    memory: EpisodeMemory = NoMemory()
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    def __check_init__(self):
+        check_types(self)
+
+    def init(self, key, spec):
+        return ()
+
+    def reward(self, state, batch, *, value=None):
+        return jnp.full_like(batch.reward, self.pay)
+
+    def update(self, state, batch, key):
+        return state, {}
+
+
+class RewardWrapper(Bonus):
+    """A bonus whose pay is changed number by number; all else is that of the bonus inside."""
+
+    bonus: eqx.AbstractVar[Bonus]
+
+    @abc.abstractmethod
+    def change(self, paid: Float[Array, "*b"]) -> Float[Array, "*b"]:
+        """The pay, changed."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.bonus.reads
+
+    @property
+    def memory(self) -> EpisodeMemory:  # type: ignore[override]
+        return self.bonus.memory
+
+    def init(self, key, spec):
+        return self.bonus.init(key, spec)
+
+    def reward(self, state, batch, *, value=None):
+        return self.change(self.bonus.reward(state, batch, value=value))
+
+    def update(self, state, batch, key):
+        return self.bonus.update(state, batch, key)
+
+
+class Scaled(RewardWrapper):
+    """b = scale * inner: weights for `Sum`, or a bonus in the units of another."""
+
+    bonus: Bonus
+    scale: float = 1.0
+
+    def __check_init__(self):
+        check_types(self)
+
+    def change(self, paid):
+        return self.scale * paid
+
+
+class Clipped(RewardWrapper):
+    """b = min(max(inner, low), high)."""
+
+    bonus: Bonus
+    low: float = 0.0
+    high: float = 1.0
+
+    def __check_init__(self):
+        check_types(self)
+        if isinstance(self.low, int | float) and isinstance(self.high, int | float) and self.low > self.high:
+            raise ValueError(f"Clipped keeps a bonus within low <= high, got low={self.low}, high={self.high}.")
+
+    def change(self, paid):
+        return jnp.clip(paid, self.low, self.high)
+
+
+class StatefulWrapper(Bonus):
+    """A bonus that keeps a state of its own around that of the bonus inside, which comes first in it."""
+
+    bonus: eqx.AbstractVar[Bonus]
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.bonus.reads
+
+    @property
+    def memory(self) -> EpisodeMemory:  # type: ignore[override]
+        return scoped(self.bonus.memory, 0)
+
+
+class Lanes(NamedTuple):
+    """The `extras` of a batch [M, 1, ...] that lacks some transitions of its environments: whose each one was."""
+
+    lane: Int[Array, " M"]
+
+
+class NormalizedState(NamedTuple):
+    """The inner bonus's state, the moments of what it paid, and its discounted sums as they stand, one a lane."""
+
+    inner: PyTree
+    paid: running_stats.Moments
+    sums: Float[Array, " n"]
+
+
+class Normalized(StatefulWrapper):
+    """A bonus over the running standard deviation of what it has paid.
+
+        b = inner / std(inner)              of="reward"
+        b = inner / std(sum_t gamma^t inner)    of="return", as in RND (Burda et al. 2019, Section 2.4)
+
+    The deviation is that of everything paid so far, exactly (Chan et al.'s merge); that of RE3's and MADE's releases
+    is sqrt(variance + 1/n) after n updates. The mean stays. Nothing is divided until what was paid varies. A return
+    goes on past the ends of episodes, as in RND; it needs `n_envs`, the number of environments side by side.
+    """
+
+    bonus: Bonus
+    of: str = eqx.field(static=True, default="reward")
+    gamma: float = 0.99
+    n_envs: int = eqx.field(static=True, default=0)
+
+    def __check_init__(self):
+        check_numbers(self, {SHARE: ("gamma",)})
+        if self.of not in ("reward", "return") or (self.of == "return") != (self.n_envs > 0):
+            raise ValueError(
+                f"Normalized divides by the deviation of='reward', or of='return' together with n_envs >= 1, the "
+                f"number of environments whose returns it follows; got of={self.of!r}, n_envs={self.n_envs}."
+            )
+        if "value" in self.bonus.reads:
+            raise ValueError(
+                f"Normalized asks for rewards when it is updated, and {type(self.bonus).__name__} can tell them only "
+                "with an agent's values: normalise a bonus that does not read 'value'."
+            )
+
+    def init(self, key, spec):
+        return NormalizedState(self.bonus.init(key, spec), running_stats.empty(), jnp.zeros(self.n_envs))
+
+    def reward(self, state, batch, *, value=None):
+        return self.bonus.reward(state.inner, batch, value=value) / running_stats.scale(state.paid)
+
+    def update(self, state, batch, key):
+        inner, metrics = self.bonus.update(state.inner, batch, key)
+        paid, sums = self.bonus.reward(inner, batch), state.sums
+        if self.of == "return" and isinstance(batch.extras, Lanes):
+
+            def follow(sums, step):
+                lane, b = step
+                total = self.gamma * sums[lane] + b
+                return sums.at[lane].set(total), total
+
+            sums, paid = jax.lax.scan(follow, sums, (batch.extras.lane, paid[:, 0]))
+        elif self.of == "return":
+            if paid.shape[1] != self.n_envs:
+                raise ValueError(
+                    f"Normalized follows the returns of n_envs={self.n_envs} environments and was given a batch of "
+                    f"{paid.shape[1]}: set n_envs to the number of environments of the run."
+                )
+            sums, paid = jax.lax.scan(lambda total, b: (self.gamma * total + b,) * 2, sums, paid)
+        seen = running_stats.merge(state.paid, paid)
+        return NormalizedState(inner, seen, sums), {**metrics, "bonus_deviation": running_stats.scale(seen)}
+
+
+class FirstVisit(Bonus):
+    """A bonus paid at the first visit of an episode only.
+
+        b(s, a, s') = inner(s, a, s') * 1[N_e(s') = 1]
+
+    The gate of BeBold and NovelD by itself, for any bonus: `FirstVisit(RND())` is the ablation of BeBold's Figure 6.
+    The inner bonus may have an episodic memory of its own.
+    """
+
+    bonus: Bonus = ConstantBonus()
+    visits: VisitCounts = VisitCounts()
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(dict.fromkeys((*self.bonus.reads, "next_note")))
+
+    @property
+    def memory(self) -> EpisodeMemory:  # type: ignore[override]
+        return combined(self.visits, self.bonus.memory)
+
+    def init(self, key, spec):
+        return self.bonus.init(key, spec)
+
+    def reward(self, state, batch, *, value=None):
+        visits: Array = batch.next_note.trace[0]
+        return jnp.where(visits == 1, self.bonus.reward(state, with_trace(batch, 1), value=value), 0.0)
+
+    def update(self, state, batch, key):
+        return self.bonus.update(state, with_trace(batch, 1), key)
+
+
+class Sum(Bonus):
+    """b = sum of the bonuses; `Scaled` gives them weights."""
+
+    bonuses: tuple[Bonus, ...] = eqx.field(converter=tuple)
+
+    def __check_init__(self):
+        if not self.bonuses:
+            raise ValueError("Sum adds up one bonus or more, got none: use NoBonus for no bonus at all.")
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(dict.fromkeys(field for bonus in self.bonuses for field in bonus.reads))
+
+    @property
+    def memory(self) -> EpisodeMemory:  # type: ignore[override]
+        return combined(*(scoped(bonus.memory, i) for i, bonus in enumerate(self.bonuses)))
+
+    def init(self, key, spec):
+        keys = jax.random.split(key, len(self.bonuses))
+        return tuple(bonus.init(k, spec) for bonus, k in zip(self.bonuses, keys, strict=True))
+
+    def reward(self, state, batch, *, value=None):
+        each = zip(self.bonuses, state, strict=True)
+        paid = [bonus.reward(own, with_trace(batch, i), value=value) for i, (bonus, own) in enumerate(each)]
+        return jnp.sum(jnp.stack(paid), axis=0)
+
+    def update(self, state, batch, key):
+        after, metrics = [], {}
+        for i, (bonus, own, k) in enumerate(zip(self.bonuses, state, jax.random.split(key, len(state)), strict=True)):
+            own, told = bonus.update(own, with_trace(batch, i), k)
+            after.append(own)
+            metrics |= with_prefix(told, str(i))
+        return tuple(after), metrics

@@ -1,0 +1,218 @@
+"""Estimates of d^{pi_mix,k}, the density of recent experience: the correction MADE applies to a count bonus."""
+
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from made.core import Density, LearnsFrom, Transition, dict_obs, hashing, ring_buffer, running_stats, table_sizes, trees
+from made.core.config import SHARE, check_numbers, check_types
+
+
+class WindowState(NamedTuple):
+    """The last pairs in order, and how often each occurs among them."""
+
+    ring: ring_buffer.Ring
+    counts: Float[Array, "S A"]
+
+
+class RecentCounts(Density):
+    """B_k(s, a): visits among the last `window` pairs (Section 4.1, Appendix B.1).
+
+    log_density = log max(B_k(s, a), 1). A pair that has left the window counts as one visit: the paper divides by
+    zero there. `window` is a number and `capacity` the room kept for it, so that windows of different lengths run
+    as lanes of one program.
+    """
+
+    window: int = 1000
+    capacity: int = eqx.field(static=True, default=1000)
+    learns_from: ClassVar[LearnsFrom] = "new"
+
+    def __check_init__(self):
+        check_types(self)
+        ring_buffer.check_window("RecentCounts", self.window, self.capacity)
+
+    def init(self, key, spec):
+        pair = jnp.zeros((), jnp.int32)  # a pair is kept as the one number s A + a
+        return WindowState(ring_buffer.empty(pair, self.capacity), jnp.zeros(table_sizes(spec, "RecentCounts")))
+
+    def log_density(self, state, batch):
+        return jnp.log(jnp.maximum(state.counts[batch.obs, batch.action], 1.0))
+
+    def update(self, state, batch, key):
+        pairs = (batch.obs * state.counts.shape[1] + batch.action).astype(jnp.int32).reshape(-1)
+        ring, moved = ring_buffer.push(state.ring, pairs, self.window)
+        counts = state.counts.reshape(-1).at[moved.left].add(-moved.left_valid.astype(float))
+        counts = counts.at[pairs].add(moved.came_valid.astype(float)).reshape(state.counts.shape)
+        return WindowState(ring, counts), {}
+
+
+class MixtureState(NamedTuple):
+    """The mixture density itself, and the sum of its squared weights."""
+
+    d: Float[Array, "S A"]
+    squared_weights: Float[Array, ""]
+
+
+class GeometricMixture(Density):
+    """d^{pi_mix,k}: the almost geometric mixture of the densities of all iterations, as the theory has it.
+
+        d_mix,1 = d_1,   d_mix,k = (1 - eta) d_mix,k-1 + eta d_k          (Algorithm 1, line 7)
+
+    with d_k the empirical density of iteration k's batch. To stand beside a window of B pairs it is scaled by its
+    effective number of pairs, M / sum_i w_i^2 for batches of M: log_density = log max(d_mix M / sum w^2, 1).
+    """
+
+    eta: float = 0.02
+    learns_from: ClassVar[LearnsFrom] = "new"
+
+    def __check_init__(self):
+        check_numbers(self, {SHARE: ("eta",)})
+
+    def init(self, key, spec):
+        return MixtureState(jnp.zeros(table_sizes(spec, "GeometricMixture")), jnp.zeros(()))
+
+    def log_density(self, state, batch):
+        size = 1.0 / jnp.maximum(state.squared_weights, 1e-12)
+        return jnp.log(jnp.maximum(state.d[batch.obs, batch.action] * size, 1.0))
+
+    def update(self, state, batch, key):
+        m = batch.reward.size
+        fresh = jnp.zeros_like(state.d).at[batch.obs, batch.action].add(1.0 / m)
+        eta = jnp.where(state.squared_weights == 0, 1.0, self.eta)  # the first policy has all the weight
+        d = (1 - eta) * state.d + eta * fresh
+        return MixtureState(d, (1 - eta) ** 2 * state.squared_weights + eta**2 / m), {}
+
+
+class HashedState(NamedTuple):
+    """The last pairs in order, each as the slot it counts in, and the counts of the slots."""
+
+    ring: ring_buffer.Ring
+    counts: Float[Array, " slots"]
+
+
+class HashedRecentCounts(Density):
+    """B_k(o, a) where a table over states is out of reach: visits among the last `window` pairs, counted by hash.
+
+    log_density = log max(B_k(o, a), 1), as for `RecentCounts`. What is observed and the action are hashed to one of
+    2^bits slots; among n different pairs in the window one shares its slot with probability about n / 2^bits, and is
+    then counted with the other. Observed is the part named by `view`; "" is all but the hash of the full state, whose
+    counts are nearly always one where each episode has a new level.
+    """
+
+    window: int = 10_000
+    capacity: int = eqx.field(static=True, default=10_000)
+    bits: int = eqx.field(static=True, default=20)
+    view: str = eqx.field(static=True, default="")
+    learns_from: ClassVar[LearnsFrom] = "new"
+
+    def __check_init__(self):
+        check_types(self)
+        ring_buffer.check_window("HashedRecentCounts", self.window, self.capacity)
+        if not 1 <= self.bits <= 30:
+            raise ValueError(f"HashedRecentCounts has 2^bits slots with 1 <= bits <= 30, got bits={self.bits}.")
+
+    def init(self, key, spec):
+        dict_obs.looked_at(spec.obs, self.view)  # a part that is not there is refused here
+        if spec.action.n is None:
+            raise ValueError(
+                f"HashedRecentCounts counts repeats of an action, but the actions are continuous: {spec.action}. "
+                "Use a density that generalises, such as VAE."
+            )
+        return HashedState(ring_buffer.empty(jnp.zeros((), jnp.int32), self.capacity), jnp.zeros(2**self.bits))
+
+    def slots(self, batch: Transition) -> Array:
+        """The slot of each pair of a batch."""
+
+        def one(obs, action) -> Array:
+            whole = hashing.digest((hashing.digest(dict_obs.looked_at(obs, self.view)), action))
+            return (whole[0] & jnp.uint32(2**self.bits - 1)).astype(jnp.int32)
+
+        return trees.over_leading(one, batch.reward.ndim)(batch.obs, batch.action)
+
+    def log_density(self, state, batch):
+        return jnp.log(jnp.maximum(state.counts[self.slots(batch)], 1.0))
+
+    def update(self, state, batch, key):
+        slots = self.slots(batch).reshape(-1)
+        ring, moved = ring_buffer.push(state.ring, slots, self.window)
+        counts = state.counts.at[moved.left].add(-moved.left_valid.astype(float))
+        return HashedState(ring, counts.at[slots].add(moved.came_valid.astype(float))), {}
+
+
+LEAST_LOOKED_AT = 128  # pairs that tell a mean and a deviation well enough
+LEAST_SPREAD = 0.1  # nats: a density that tells nothing apart must not be stretched until its noise does
+
+
+class StandardizedState(NamedTuple):
+    """The density's own state, and the running moments of its logarithm."""
+
+    inner: PyTree
+    moments: running_stats.Moments
+
+
+class Standardized(Density):
+    """Any density with its logarithm brought to a known spread, so that MADE's factor neither collapses nor explodes.
+
+        log d'(s, a) = scale * clip((log d(s, a) - mean) / deviation, -clip, clip)
+
+    mean and deviation are those of log d over recent experience: batch after batch, the past forgotten at the pace of
+    `memory` pairs, because a density that is still learning drifts. MADE's factor 1 / sqrt(d') then has a log-deviation
+    of about scale / 2 and stays within exp(-+ scale clip / 2). A sum over entries has a spread of many nats: without
+    this, three in four factors stood at the ends of any sensible range. A deviation below 0.1 is taken for 0.1.
+    The moments look at a fourth of a batch, at least 128 pairs and at most `sample`: 512 of 32 x 100, 128 of 512.
+    """
+
+    density: Density
+    scale: float = 1.0
+    clip: float = 3.0
+    memory: float = 10_000.0
+    sample: int = eqx.field(static=True, default=512)  # the most pairs of a batch that the moments look at
+
+    def __check_init__(self):
+        check_types(self)
+        numbers = {"scale": self.scale, "clip": self.clip, "memory": self.memory, "sample": self.sample}
+        bad = [f"{name}={x}" for name, x in numbers.items() if isinstance(x, int | float) and x <= 0]
+        if bad:
+            raise ValueError(f"Standardized takes positive numbers for {', '.join(numbers)}, got {', '.join(bad)}.")
+
+    def init(self, key, spec):
+        return StandardizedState(self.density.init(key, spec), running_stats.empty())
+
+    def log_density(self, state, batch):
+        raw = self.density.log_density(state.inner, batch)
+        return self.scale * jnp.clip(score(state.moments, raw), -self.clip, self.clip)
+
+    def update(self, state, batch, key):
+        inner, metrics = self.density.update(state.inner, batch, key)
+        some = subsample(batch, min(self.sample, max(LEAST_LOOKED_AT, -(-batch.reward.size // 4))))
+        raw = self.density.log_density(inner, some)
+        old = state.moments
+        # What was seen counts for at most `memory` pairs; the sample stands for its whole batch.
+        weight = jnp.minimum(1.0, self.memory * raw.size / (batch.reward.size * jnp.maximum(old.count, 1e-6)))
+        merged = running_stats.merge(running_stats.Moments(old.count * weight, old.mean, old.squares * weight), raw)
+        z = score(merged, raw)
+        spread = {
+            "factor/log_std": 0.5 * self.scale * jnp.clip(z, -self.clip, self.clip).std(),
+            "factor/clipped": (jnp.abs(z) > self.clip).mean(),
+            "factor/raw_log_std": 0.5 * running_stats.deviation(merged),
+        }
+        return StandardizedState(inner, merged), {**metrics, **spread}
+
+
+def score(seen: running_stats.Moments, raw: Float[Array, "*b"]) -> Float[Array, "*b"]:
+    """How many deviations each log-density lies above the mean; 0 before any experience."""
+    z = (raw - seen.mean) / running_stats.deviation(seen, LEAST_SPREAD)
+    return jnp.where(seen.count > 0, z, 0.0)
+
+
+def subsample(batch: Transition, n: int) -> Transition:
+    """At most n transitions of a batch [T, N], evenly spread over it, as [n]."""
+    flat = trees.flatten_leading(batch, batch.reward.ndim)
+    size = batch.reward.size
+    if size <= n:  # as they are, so that the compiler sees when the same is read a second time
+        return flat
+    at = (jnp.arange(min(n, size)) * size) // min(n, size)
+    return jax.tree.map(lambda x: x[at], flat)

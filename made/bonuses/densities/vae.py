@@ -1,0 +1,178 @@
+"""A variational auto-encoder as an estimate of the recent density d^{pi_mix,k}(s, a), Section 5."""
+
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+from made.core import Density, LearnsFrom, Transition, ring_buffer, trees
+from made.core.config import AT_LEAST_ZERO, check_numbers
+from made.nets import MLP, image_vae
+from made.nets.fit import Fit, FitState, with_prefix
+from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
+
+ACTIVE = 0.01  # nats: a latent that carries less is idle; a posterior whose latents carry less on average has collapsed
+
+
+class AutoEncoder(eqx.Module):
+    """Encoder, decoder and the scales of the Gaussian leaves. Pixels go through cells (`pixels`), all else is dense."""
+
+    encoder: MLP
+    decoder: MLP
+    downs: tuple[image_vae.ImageEncoder | None, ...]
+    ups: tuple[image_vae.ImageDecoder | None, ...]
+    log_scale: Float[Array, " scales"]
+    outline: ObservationModel = eqx.field(static=True)
+    latent: int = eqx.field(static=True)
+
+    def __init__(self, outline: ObservationModel, latent: int, width: int, key: Key[Array, ""]):
+        k_in, k_out, k_down, k_up = jax.random.split(key, 4)
+        images = [
+            leaf.kind == "bytes" and len(leaf.shape) == 3 and min(leaf.shape[:2]) >= image_vae.SMALLEST_IMAGE
+            for leaf in outline.leaves
+        ]
+        self.outline, self.latent = outline, latent
+        self.downs = tuple(
+            image_vae.ImageEncoder(leaf.shape[-1], (32, 64), jax.random.fold_in(k_down, i)) if image else None
+            for i, (leaf, image) in enumerate(zip(outline.leaves, images, strict=True))
+        )
+        self.ups = tuple(
+            image_vae.ImageDecoder(leaf.shape, (32, 32), jax.random.fold_in(k_up, i)) if image else None  # type: ignore[arg-type]
+            for i, (leaf, image) in enumerate(zip(outline.leaves, images, strict=True))
+        )
+        inputs = jax.eval_shape(lambda x: self._inputs(x), jnp.zeros(outline.size)).shape[0]
+        self.encoder = MLP((inputs, width, width, 2 * latent), key=k_in)
+        self.decoder = MLP((latent, width, width, sum(self._answers())), key=k_out)
+        self.log_scale = jnp.zeros(sum(leaf.scales for leaf in outline.leaves))
+
+    def _inputs(self, shown: Float[Array, " size"]) -> Float[Array, " inputs"]:
+        each = zip(self.outline.leaves, self.downs, self.outline.parts(shown), strict=True)
+        return jnp.concatenate([x if down is None else down(x.reshape(leaf.shape)) for leaf, down, x in each])
+
+    def _answers(self) -> tuple[int, ...]:
+        """How many numbers of the dense decoder go to each leaf."""
+        return tuple(
+            leaf.size if up is None else up.size for leaf, up in zip(self.outline.leaves, self.ups, strict=True)
+        )
+
+    def encode(self, shown: Float[Array, " size"]) -> tuple[Float[Array, " latent"], Float[Array, " latent"]]:
+        """Mean and log-deviation of q(z | x)."""
+        mean, log_deviation = jnp.split(self.encoder(self._inputs(shown)), 2)
+        return mean, jnp.clip(log_deviation, -7.0, 2.0)
+
+    def decode(self, z: Float[Array, " latent"]) -> Float[Array, " size"]:
+        """The answer for a latent: logits and means, leaf after leaf."""
+        parts = self.outline.parts(self.decoder(z), self._answers())
+        return jnp.concatenate([x if up is None else up(x).reshape(-1) for up, x in zip(self.ups, parts, strict=True)])
+
+    def terms(self, shown: Float[Array, " size"], noise: Float[Array, "K latent"]) -> tuple[Array, Array]:
+        """(log p(x | z) averaged over the draws z = mean + deviation * noise, KL(q || N(0, 1)) of each latent)."""
+        mean, log_deviation = self.encode(shown)
+
+        def at(eps: Float[Array, " latent"]) -> Float[Array, ""]:
+            answer = self.decode(mean + jnp.exp(log_deviation) * eps)
+            return self.outline.log_likelihood(answer, shown, self.log_scale)
+
+        kl = 0.5 * (mean**2 + jnp.exp(2 * log_deviation) - 1) - log_deviation
+        return jax.vmap(at)(noise).mean(), kl
+
+
+class VAEState(NamedTuple):
+    """The network, the recent pairs it learns from, what they look like, and the draws that reads use."""
+
+    learned: FitState
+    ring: ring_buffer.Ring
+    seen: tuple[PyTree, ...]
+    noise: Float[Array, "*K latent"]
+
+
+def add_batch(state: VAEState, batch: Transition, window: Array | int) -> tuple[ring_buffer.Ring, tuple[PyTree, ...]]:
+    """(ring, what its pairs look like) after a batch of fresh pairs."""
+    outline = state.learned.params.outline
+    kept = trees.flatten_leading(outline.keep(batch.obs, batch.action), batch.reward.ndim)
+    return ring_buffer.push(state.ring, kept, window)[0], outline.look(state.seen, kept)
+
+
+class VAE(Density):
+    """The evidence lower bound of a VAE over the last `window` pairs (s, a).
+
+        log d(s, a)  >=  E_{z ~ q(z | s, a)} log p(s, a | z)  -  KL(q(z | s, a) || N(0, 1))
+
+    Section 5. The likelihood is summed over entries: categorical for discrete values and symbolic grids, Gaussian with
+    a learnt scale for pixels and vectors (`made.nets.layers.likelihood`). It is read at the mean of q, or averaged over
+    `samples` draws that stay the same between two updates, so that a read is pure.
+    An update makes a step for each `fresh * fit.batch` new pairs, one at least and `fit.steps` at most: 8 for 32 x 100.
+    The loss charges a latent only for what it carries beyond `free` nats (Kingma et al., 2016), the density for all.
+    Differs from the authors' code: theirs averages the squared error over entries, whose optimum ignores the latent.
+
+    >>> VAE(window=500, capacity=500).fit.steps
+    8
+    """
+
+    window: int = 10_000
+    fit: Fit = Fit(learning_rate=2e-3, steps=8, batch=128)
+    free: float = 0.05  # nats a latent may carry without a charge in the loss, lest it fall idle early on
+    capacity: int = eqx.field(static=True, default=10_000)  # room for the window, so that windows can be lanes
+    latent: int = eqx.field(static=True, default=32)
+    width: int = eqx.field(static=True, default=128)
+    samples: int = eqx.field(static=True, default=0)  # 0: at the mean of q
+    view: str = eqx.field(static=True, default="")
+    symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)  # (): every byte image is pixels
+    fresh: int = eqx.field(static=True, default=3)  # new pairs for each one that is learnt from; 0: always all steps
+    learns_from: ClassVar[LearnsFrom] = "recent"
+
+    def __check_init__(self):
+        check_numbers(self, {AT_LEAST_ZERO: ("free",)})
+        ring_buffer.check_window("VAE", self.window, self.capacity)
+        if min(self.latent, self.width) < 1 or self.samples < 0 or self.fit.batch < 1 or self.fresh < 0:
+            raise ValueError(
+                f"VAE takes latent >= 1, width >= 1, samples >= 0 (0: the mean), fit.batch >= 1 and fresh >= 0 (0: all "
+                f"steps), got latent={self.latent}, width={self.width}, samples={self.samples}, "
+                f"fit.batch={self.fit.batch}, fresh={self.fresh}."
+            )
+
+    def init(self, key, spec):
+        k_net, k_noise = jax.random.split(key)
+        seen = observation_model(spec, self.view, self.symbols)
+        network = AutoEncoder(seen, self.latent, self.width, k_net)
+        ring = ring_buffer.empty(seen.blank(), self.capacity)
+        return VAEState(self.fit.init(network), ring, seen.unseen(), self._noise(k_noise))
+
+    def log_density(self, state, batch):
+        network = state.learned.params
+
+        def one(obs, action) -> Float[Array, ""]:
+            shown = network.outline.show(network.outline.keep(obs, action), state.seen)
+            fit, kl = network.terms(shown, state.noise)
+            return fit - kl.sum()
+
+        return trees.over_leading(one, batch.reward.ndim)(batch.obs, batch.action)
+
+    def update(self, state, batch, key):
+        k_fit, k_noise = jax.random.split(key)
+        outline, (ring, seen) = state.learned.params.outline, add_batch(state, batch, self.window)
+
+        def loss(network: AutoEncoder, items, key):
+            noise = jax.random.normal(key, (self.fit.batch, 1, self.latent))
+            fit, kl = jax.vmap(lambda kept, eps: network.terms(outline.show(kept, seen), eps))(items, noise)
+            charged = jnp.maximum(kl.mean(0), self.free).sum()
+            return charged - fit.mean(), {"reconstruction": fit.mean(), **latent_metrics(kl)}
+
+        draw = lambda key: ring_buffer.sample(ring, self.fit.batch, key, self.window)  # noqa: E731
+        learned, metrics = self.fit.after(batch.reward.size, self.fresh).fit_sampled(loss, state.learned, draw, k_fit)
+        return VAEState(learned, ring, seen, self._noise(k_noise)), with_prefix(metrics, "vae")
+
+    def _noise(self, key) -> Float[Array, "K latent"]:
+        return jax.random.normal(key, (self.samples, self.latent)) if self.samples else jnp.zeros((1, self.latent))
+
+
+def latent_metrics(kl: Float[Array, "B latent"]) -> dict[str, Array]:
+    """What the latents carry: nats in all, how many are in use, and 1 where the posterior has collapsed."""
+    each = kl.mean(0)
+    return {
+        "kl": each.sum(),
+        "active": (each > ACTIVE).sum().astype(float),
+        "collapsed": (each.mean() < ACTIVE).astype(float),
+    }

@@ -1,0 +1,284 @@
+"""Commands about experiments: run them, draw them, judge them, report them."""
+
+import dataclasses
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from made.cli.train import Flag, Several
+
+Name = Annotated[str, tyro.conf.Positional]
+Names = Annotated[tuple[str, ...], tyro.conf.Positional]
+
+
+@dataclasses.dataclass
+class Demo:
+    """The tabular half of the paper in two minutes: run it, draw Figures 3 to 6, judge claims 1 to 17."""
+
+    scale: str = "demo"  # smoke, demo, small, gpu or paper
+    out: Path = Path("runs")  # where runs are stored; what is there already is not run again
+    report: Path = Path("report")  # where figures and the HTML report go
+
+    def main(self) -> int:
+        from made.experiments import experiments, runner
+        from made.experiments.report import collect
+        from made.experiments.store.store import Scale, Store
+        from made.training.paths import require_dir
+
+        store, scale = Store(self.out), Scale(self.scale)
+        require_dir(self.report, "--report")  # before two minutes of work
+        studies = [runner.Study(experiment, scale) for experiment in experiments().values() if experiment.in_demo]
+        runner.run(studies, store)
+        return _told(collect.publish(studies, store, self.report))
+
+
+@dataclasses.dataclass
+class Run:
+    """Run an experiment. What is stored already is not run again; an interrupted run goes on."""
+
+    experiment: Name
+    scale: str = "small"  # smoke, demo, small, gpu or paper
+    seeds: int | None = None  # seeds 0 to N-1 instead of the scale's own number
+    minutes: float | None = None  # stop after about so long, with checkpoints where there are any
+    only: Several = ()  # a configuration, or a pattern such as 'pendulum*/made'; may be given several times
+    set: Several = ()  # path=value, such as bonus.recent.window=500; may be given several times
+    out: Path = Path("runs")  # the store of runs
+
+    def main(self) -> int:
+        from made.experiments import runner
+        from made.experiments.store.store import Store
+
+        if self.seeds is not None and self.seeds < 1:
+            raise ValueError(f"--seeds must be at least 1, got {self.seeds}.")
+        if self.minutes is not None and not self.minutes > 0:
+            raise ValueError(f"--minutes must be above 0, got {self.minutes}.")
+        one, store = _study(self.experiment, self.scale, self.set), Store(self.out)
+        runner.run([one], store, self.seeds, self.only, self.minutes or float("inf"))
+        _tell(runner.check(one, store))
+        _tell_lack([one], store)
+        return 0
+
+
+@dataclasses.dataclass
+class Figure:
+    """Draw the figures of an experiment from its recorded runs."""
+
+    experiment: Name
+    scale: str | None = None  # the largest recorded scale unless given
+    set: Several = ()  # path=value, as the runs were made with; may be given several times
+    out: Path = Path("runs")  # the store of runs
+    to: Path = Path("report")  # the folder for PNG and SVG
+
+    def main(self) -> int:
+        from made.experiments import runner
+
+        store = _store(self.out)
+        for _, path in runner.draw(_recorded(self.experiment, self.scale, self.set, store), store, self.to):
+            print(path)
+        return 0
+
+
+@dataclasses.dataclass
+class Check:
+    """Each claim of the paper with its verdict, computed from the recorded runs."""
+
+    experiment: Annotated[str | None, tyro.conf.Positional] = None  # all unless named
+    scale: str | None = None  # the largest recorded scale unless given
+    json: Flag = False  # in a stable form for programs
+    set: Several = ()  # path=value, as the runs were made with; may be given several times
+    out: Path = Path("runs")  # the store of runs
+    strict: Flag = False  # exit with 1 if a claim does not hold
+
+    def main(self) -> int:
+        from made.experiments import experiments, runner
+
+        store = _store(self.out)
+        names = [self.experiment] if self.experiment else list(experiments())
+        chosen = [_recorded(name, self.scale, self.set, store) for name in names]
+        judged = [row for one in chosen for row in runner.check(one, store)]
+        judged.sort(key=lambda row: row.claim)
+        if self.json:
+            print(json.dumps([row._asdict() for row in judged], indent=1))
+        else:
+            _tell(judged)
+            _tell_lack(chosen, store)
+            if not judged:
+                print(f"{', '.join(names)} judges no claim of the paper.")
+        _warn(store)
+        return int(self.strict and any(row.holds is False for row in judged))
+
+
+@dataclasses.dataclass
+class Choose:
+    """Take over what a search found: the experiment it was for then runs each method at its best setting."""
+
+    experiment: Name  # a search, such as dmc_search
+    scale: str | None = None  # the largest recorded scale unless given
+    set: Several = ()  # path=value, as the runs were made with; may be given several times
+    out: Path = Path("runs")  # the store of runs
+    replace: Flag = False  # write over settings that were taken over before
+
+    def main(self) -> int:
+        from made.experiments import experiments, runner, search_results
+
+        searches = [name for name, one in experiments().items() if one.search is not None]
+        store = _store(self.out)
+        one = _recorded(self.experiment, self.scale, self.set, store)
+        if one.experiment.search is None:
+            raise ValueError(f"{self.experiment} is no search: give {' or '.join(searches)}.")
+        table, why = runner.load(one, store)
+        if not table.labels():
+            raise ValueError(f"There is nothing to choose from in {self.out}: {why}.")
+        taken = search_results.take(one.experiment.search, table, one.scale, self.replace)
+        for task, of in taken.items():
+            print(f"{task}: {', '.join(f'{method} {setting}' for method, setting in of.items())}")
+        if lack := runner.not_run(one, table):
+            print(f"made: chosen without {', '.join(lack)}, which was not run.", file=sys.stderr)
+        return 0
+
+
+@dataclasses.dataclass
+class Report:
+    """Gather what is recorded into one page: every claim with its verdict, figures, curves, maps and films."""
+
+    experiments: Names = ()  # all unless named
+    scale: str | None = None  # of each experiment the largest recorded unless given
+    out: tuple[Path, ...] = (Path("runs"),)  # stores, or folders that hold stores, trained agents and earlier reports
+    to: Path = Path("report")
+    markdown: Path | None = None  # also write the results as a Markdown page
+
+    def main(self) -> int:
+        from made.experiments.report import collect
+        from made.training.paths import require_file
+
+        _demand_there(*self.out)
+        if self.markdown is not None:
+            require_file(self.markdown, "--markdown")  # before figures are drawn
+        return _told(collect.reproduce(self.out, self.to, self.experiments, self.scale), self.markdown)
+
+
+@dataclasses.dataclass
+class Export:
+    """Pack stored runs into few files for each experiment and scale; new runs join those that are packed already.
+
+    <store>/<experiment>/<scale>.csv.gz has the columns label, seed, step and one for each metric
+    (pandas.read_csv reads it), .json the settings and provenance, .safetensors the arrays, if there are any. The other
+    commands read packed runs like run folders, and `made run` does not make them again.
+    """
+
+    experiments: Names = ()  # all that the store holds unless named
+    out: Path = Path("runs")  # the store of runs
+    to: Path | None = None  # another store for the packed files; the same one unless given
+    remove: Flag = False  # delete the run folders that were packed, after the files were read again and compared
+
+    def main(self) -> int:
+        from made.experiments.store import packed
+
+        store = _store(self.out)
+        if self.remove and self.to is not None:
+            raise ValueError("--remove works within one store: leave out --to, or --remove.")
+        there = store.experiments()
+        if unknown := [name for name in self.experiments if name not in there]:
+            raise ValueError(f"{self.out} holds no runs of {unknown[0]}: it has {', '.join(there) or 'none at all'}.")
+        done = [one for name in self.experiments or there for one in packed.export(store, name, self.to, self.remove)]
+        if not done:
+            raise ValueError(f"{self.out} holds no runs to pack: run `made run EXPERIMENT --out {self.out}` first.")
+        for one in done:
+            print(f"{one.table}: {one.runs} runs" + f", {one.removed} run folders removed" * (one.removed > 0))
+        _warn(store)
+        return int(bool(store.problems))
+
+
+def _study(name: str, scale: str, settings: tuple[str, ...]):
+    from made.experiments import experiment, runner
+    from made.experiments.store.store import Scale
+
+    return runner.Study(experiment(name), Scale(scale), settings)
+
+
+def _store(out: Path):
+    """A store to read from."""
+    from made.experiments.store.store import Store
+
+    _demand_there(out)
+    return Store(out)
+
+
+def _demand_there(*folders: Path) -> None:
+    """Refuse a folder that was named and is not there: a slip of the pen would pass for "nothing recorded"."""
+    for folder in folders:
+        if folder != Path("runs") and not folder.exists():
+            raise ValueError(f"There is no folder {folder}: give one that holds runs with --out.")
+
+
+def _recorded(name: str, scale: str | None, settings: tuple[str, ...], store):
+    from made.experiments import experiment, runner
+
+    return _study(name, scale or runner.largest_scale(experiment(name), store) or "small", settings)
+
+
+def _told(written, to_markdown: Path | None = None) -> int:
+    for image in (image for images in written.images for image in images):
+        print(f"drawn: {image}")
+    if to_markdown is not None:
+        from made.experiments.report import markdown
+        from made.training import checkpoint_file
+
+        pairs = [pair for pair in zip(written.sections, written.images, strict=True) if pair[0].provenance]
+        sections, images = [section for section, _ in pairs], [files for _, files in pairs]
+        to_markdown.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint_file.write_atomic(to_markdown, markdown.render(sections, images, to_markdown))
+    _tell([row for row in written.judged if row.seeds])
+    for problem in written.problems:
+        print(f"made: skipped a damaged run: {problem}", file=sys.stderr)
+    print(f"The report, with figures, tables, settings and provenance: {written.page}")
+    return 0
+
+
+def _tell_lack(studies, store) -> None:
+    """What was not run of experiments that are judged from what was."""
+    from made.experiments.runner import load, not_run, with_begun
+
+    for one in (one for one in studies if one.experiment.in_pieces):
+        if lack := not_run(one, with_begun(one, store, load(one, store)[0])):
+            print(f"Not run of {one.experiment.name} at scale {one.scale.value}: {', '.join(lack)}.")
+
+
+def _tell(judged) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from made.experiments.report.model import SAID, SEVERAL, kind_of
+
+    if not judged:
+        return
+    table = Table("claim", "verdict", "observed", box=None, pad_edge=False)
+    for row in judged:
+        symbol, words = SAID[kind_of(row._asdict())]
+        seen = _shortened(row.observed)
+        table.add_row(Text(f"{row.claim} {row.name}"), Text(f"{symbol} {words}"), Text(seen))
+    console = Console()
+    console.print(table, soft_wrap=False)
+    counts = Counter(kind_of(row._asdict()) for row in judged)
+    told = ", ".join(f"{n} {(SEVERAL[kind] if n > 1 else SAID[kind][1])}" for kind in SEVERAL if (n := counts[kind]))
+    console.print(f"{len(judged)} claim{'s' * (len(judged) != 1)}: {told}.")
+
+
+def _shortened(observed: str, most: int = 320) -> str:
+    """As much as a table of the terminal bears: numbers are cut before the reason why they tell nothing."""
+    if len(observed) <= most:
+        return observed
+    numbers, why, reason = observed.partition(" Cannot be told: ")
+    room = max(most - len(why + reason), most // 3) if why else most
+    short = numbers[: room - 3] + "..." + why + reason
+    return short if len(short) <= most else short[: most - 3] + "..."
+
+
+def _warn(store) -> None:
+    for problem in store.problems:
+        print(f"made: skipped a damaged run: {problem}", file=sys.stderr)

@@ -1,0 +1,239 @@
+"""Commands that look: what there is, where it is in the paper, how fast it is, what is missing, how a grid feels."""
+
+import dataclasses
+import inspect
+import json
+import re
+import shutil
+import sys
+import textwrap
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import tyro
+
+from made.cli.train import Flag
+from made.core import Bonus, Density
+from made.core.config import suggest
+
+SCALES = {
+    "smoke": "seconds: does it run at all",
+    "demo": "two minutes on two cores: small, cut to fit",
+    "small": "minutes on two cores",
+    "gpu": "minutes to hours on one accelerator, in pieces that go on",
+    "paper": "the paper's budget",
+}
+
+
+def first_line(thing: Any) -> str:
+    """The first line of a class's docstring."""
+    return (inspect.getdoc(thing) or "").split("\n")[0]
+
+
+def made_of(thing: Any) -> str:
+    """The class of a bonus or a density, and those of the bonuses and densities within it."""
+    parts = (getattr(thing, field.name) for field in dataclasses.fields(thing))
+    within = ", ".join(made_of(part) for part in parts if isinstance(part, Bonus | Density))
+    return type(thing).__name__ + (f"({within})" if within else "")
+
+
+def line(thing: Any, maker: Any = None) -> str:
+    """What an object is, in the words of its maker where that has some, and what it was made with."""
+    fields = {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
+    said = [f"{name}={value}" for name, value in fields.items() if isinstance(value, int | float)]
+    said += [f"{name}={made_of(value)}" for name, value in fields.items() if isinstance(value, Bonus | Density)]
+    named = first_line(maker) if inspect.isfunction(maker) else ""
+    return (named or first_line(type(thing))) + (f" [{', '.join(said)}]" if said else "")
+
+
+def _control(name: str) -> str:
+    """What a task of DeepMind Control is, read without the suite."""
+    from made.envs.control import make_control
+    from made.envs.control.tasks import SPARSE
+
+    task = make_control(name)
+    ours = SPARSE.get(name)
+    less = f": {ours.domain} {ours.task}, rewards below {ours.least:g} left out" if ours else ""
+    return f"DeepMind Control{less} [repeat={task.repeat}, camera={task.camera}]"
+
+
+def _installed() -> dict[str, str]:
+    """What installed packages bring, told without importing them."""
+    from made.core import plugins
+
+    return {
+        point.name: f"{group.removeprefix('made.')} of another package [{point.value}]"
+        for group in ("made.bonuses", "made.agents", "made.envs")
+        for point in plugins.entry_points(group)
+    }
+
+
+def everything() -> dict[str, dict[str, str]]:
+    """Kind -> name -> one line."""
+    from benchmarks.common import BENCHES
+    from made.agents import registry as agents
+    from made.bonuses import registry as bonuses
+    from made.envs.minigrid import GRIDS
+    from made.envs.registry import list_envs, make
+    from made.experiments import experiments
+
+    return {
+        "experiments": {name: f"{e.title} ({e.figure})" for name, e in experiments().items()},
+        "bonuses": {
+            name: line(bonuses.make_bonus(name)) for name in bonuses.list_bonuses("on_policy", installed=False)
+        },
+        "control-bonuses": {
+            name: line(bonuses.make_bonus(name, "off_policy"))
+            for name in bonuses.list_bonuses("off_policy", installed=False)
+        },
+        "agents": {
+            name: line(agents.make_agent(name), agents.maker(name)) for name in agents.list_agents(installed=False)
+        },
+        "tasks": {name: line(getattr(make(name), "family", make(name))) for name in list_envs("tabular")},
+        "grids": {name: line(make().maker) for name, make in GRIDS.items()},
+        "control": {name: _control(name) for name in list_envs("control")},
+        "installed": _installed(),
+        "benchmarks": {name: first_line(measure) for name, measure in BENCHES.items()},
+        "scales": SCALES,
+    }
+
+
+class Row(NamedTuple):
+    """One item of the paper: an equation, algorithm, theorem, lemma, figure or setting."""
+
+    item: str
+    label: str
+    says: str
+    code: str
+    test: str
+    status: str
+
+
+def path() -> Path:
+    """docs/paper.md of the checkout, or the copy that travels with an installed package."""
+    here = Path(str(resources.files("made")))
+    beside = here.parent / "docs" / "paper.md"
+    return beside if beside.exists() else here / "data" / "paper.md"
+
+
+def rows() -> list[Row]:
+    """Every row of every table of the map that has the six columns."""
+    found = []
+    for line in path().read_text("utf-8").splitlines():
+        cells = [cell.strip().replace("`", "") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) == len(Row._fields) and cells[0] != "item" and not set(cells[0]) <= set("-: "):
+            found.append(Row(*(cell.replace("\\|", "|") for cell in cells)))
+    return found
+
+
+def row(label: str) -> Row:
+    """The row of a label such as eq:bonus_design."""
+    by_label = {row.label: row for row in rows()}
+    if label not in by_label:
+        raise ValueError(f"The paper map has no label {label!r}.{suggest(label, list(by_label), 'made map')}")
+    return by_label[label]
+
+
+@dataclasses.dataclass
+class List:
+    """What there is: experiments, bonuses, agents, tasks, benchmarks, one line each."""
+
+    kind: Annotated[str | None, tyro.conf.Positional] = None  # one of these alone, such as bonuses
+    json: Flag = False  # in a stable form for programs
+
+    def main(self) -> int:
+
+        kinds = everything()
+        if self.kind is not None:
+            from made.core.config import suggest
+
+            if self.kind not in kinds:
+                raise ValueError(f"There are no {self.kind!r} to list.{suggest(self.kind, list(kinds))} See: made list")
+            kinds = {self.kind: kinds[self.kind]}
+        if self.json:
+            print(json.dumps({kind: list(entries) for kind, entries in kinds.items()}, indent=1))
+            return 0
+        room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None  # whole where it is piped on
+        for kind, entries in kinds.items():
+            print(f"{kind}:")
+            width = max(map(len, entries), default=0)
+            for name, line in entries.items():
+                print(f"  {name:{width}}  {line}"[:room])
+        return 0
+
+
+@dataclasses.dataclass
+class Map:
+    """Where an equation, algorithm, theorem, lemma or figure of the paper is in the code."""
+
+    label: Annotated[str | None, tyro.conf.Positional] = None  # such as eq:bonus_design; every row unless given
+
+    def main(self) -> int:
+
+        if self.label is None:
+            for one in rows():
+                print(f"{one.label:32} {one.item:28} {one.code}  [{one.status}]")
+            return 0
+        for name, text in row(self.label)._asdict().items():
+            print(f"{name:7} {text}")
+        return 0
+
+
+@dataclasses.dataclass
+class Bench:
+    """Measure speed and memory, side by side with the alternatives, as ratios."""
+
+    name: Annotated[str | None, tyro.conf.Positional] = None  # such as grids or dreamer (see made list); else all
+    json: Flag = False  # in a stable form for programs
+
+    def main(self) -> int:
+        from benchmarks import common
+
+        printed = 0
+
+        def tell(row: common.Measure) -> None:
+            nonlocal printed
+            print(f"{row.name}: {row.value:,.4g} {row.unit}", file=sys.stderr, flush=True)
+            if self.json:  # each row as it comes, so that a benchmark that is cut short keeps its rows
+                item = textwrap.indent(json.dumps(row._asdict(), indent=1), " ")
+                print(f"{',' if printed else '['}\n{item}", end="", flush=True)
+                printed += 1
+
+        try:
+            measured = common.run(self.name, tell)
+        finally:
+            if self.json and printed:
+                print("\n]", flush=True)
+        if not self.json:
+            print(common.as_text(measured))
+        elif not measured:
+            print("[]")
+        return 0
+
+
+@dataclasses.dataclass
+class Doctor:
+    """What is installed, what is missing, which known clashes there are, each with its fix."""
+
+    def main(self) -> int:
+        from made.cli import doctor
+
+        findings = doctor.examine()
+        for finding in findings:
+            print(f"{finding.state:8} {finding.what}" + (f"\n{'':9}fix: {finding.fix}" if finding.fix else ""))
+        return int(any(finding.state == "wrong" for finding in findings))
+
+
+@dataclasses.dataclass
+class Play:
+    """Walk a grid in the terminal: a, d turn; w goes; p picks up; t toggles; q quits."""
+
+    task: Annotated[str, tyro.conf.Positional]  # a MiniGrid id, in full or as in KeyCorridorS3R3
+    seed: int = 0
+    keys: str | None = None  # these keys instead of the keyboard's
+
+    def main(self) -> int:
+        from made.envs.minigrid.play import play
+
+        return play(self.task, self.seed, self.keys)

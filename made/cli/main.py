@@ -1,0 +1,181 @@
+"""The command `made`: finds the command that the words ask for, runs it, and tells in one line what went wrong."""
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+import traceback
+import warnings
+from typing import Annotated, Any, Literal, Union
+
+import tyro
+
+from made import __version__
+from made.cli.experiments import Check, Choose, Demo, Export, Figure, Report, Run
+from made.cli.info import Bench, Doctor, List, Map, Play
+from made.cli.sweep import Sweep
+from made.cli.train import Train
+from made.cli.transfer import Transfer
+from made.training import checkpoint_file, signals
+from made.training.compile_cache import use_compilation_cache
+from tests.reliability.command import SelfTest
+
+# Two minutes on two cores, and it learns: the run of results/train/MultiRoom-N6.
+FIRST_TRAINING = (
+    "--env MultiRoom-N6 --bonus made-counts --first-visit --strength 0.4 --steps 4M --set agent.learning_rate=6e-4"
+)
+PLACES = {  # where each shell looks for completions of its user
+    "bash": "~/.local/share/bash-completion/completions/made",
+    "zsh": "~/.zfunc/_made   (with fpath+=~/.zfunc before compinit in ~/.zshrc)",
+    "fish": "~/.config/fish/completions/made.fish",
+}
+
+
+@dataclasses.dataclass
+class Completion:
+    """Print what lets the shell complete commands and options, and say where to put it."""
+
+    shell: Annotated[Literal["bash", "zsh", "fish"], tyro.conf.Positional]
+
+    def main(self) -> int:
+        asked = [sys.executable, "-m", "made", "--tyro-print-completion", self.shell]
+        script = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        print(script, end="")
+        print(f"made: to keep it: made completion {self.shell} > {PLACES[self.shell]}", file=sys.stderr)
+        return 0
+
+
+def spelled_out(words: list[str]) -> list[str]:
+    """The words of a command; where they are `train` and nothing else, with the options of a first run.
+
+    >>> spelled_out(["train"])[:3], spelled_out(["list"])
+    (['train', '--env', 'MultiRoom-N6'], ['list'])
+    """
+    return ["train", *FIRST_TRAINING.split()] if words == ["train"] else words
+
+
+COMMANDS = (
+    *(Demo, List, Run, Sweep, Train, Transfer, Figure, Check, Report, Export, Map, Bench, Doctor),
+    *(Choose, SelfTest, Play, Completion),
+)
+RESUMED = ("demo", "run", "sweep", "train")  # the same command goes on with what is there
+# What tyro adds below a mistake.
+AFTERWARDS = ("For full helptext", "Argument helptext", "Perhaps you meant", "Got errors")
+
+
+def parse(words: list[str]):
+    """The command that the words ask for; a mistake is told in one line and ends with exit code 2."""
+    names = [command.__name__.lower() for command in COMMANDS]
+    if words and not words[0].startswith("-") and words[0] not in names:
+        from made.core.config import suggest
+
+        raise ValueError(f"There is no command {words[0]!r}.{suggest(words[0], names)} See: made --help")
+    union = Union[tuple(Annotated[c, tyro.conf.subcommand(c.__name__.lower())] for c in COMMANDS)]  # noqa: UP007
+    heard = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(heard):
+            said = {"args": spelled_out(words), "config": (tyro.conf.FlagCreatePairsOff,)}
+            return tyro.cli(union, prog="made", **said)  # type: ignore[arg-type]
+    except SystemExit as stop:
+        if stop.code:
+            raise ValueError(f"{_in_one_line(heard.getvalue())} See: made {words[0] if words else ''} --help") from None
+        raise
+
+
+def _in_one_line(box: str) -> str:
+    """The gist of tyro's boxed message: its first sentences, and the nearest option where it names one."""
+    lines = [" ".join(re.sub(r"[^\x20-\x7e]", " ", line).split()) for line in box.splitlines()]
+    lines = [line for line in lines if line.strip("-")]  # without rules, which are dashes where only ASCII is shown
+    if wrong := re.search(r"Error parsing (\S+):.*?from \['(.*?)'\]", " ".join(lines)):
+        return f"{wrong[1]} cannot be {wrong[2]!r}."
+    if lines[0].startswith("Required"):
+        meaning = " ".join(lines[3:]).partition(" (required)")[0]
+        return f"{lines[1]} {lines[2]} ({meaning}). `made list` names what there is."
+    told = itertools.takewhile(lambda line: not line.startswith(AFTERWARDS), lines[1:])
+    gist = " ".join(told).rstrip(".")
+    near = re.search(r"meant: (--[a-z-]+)", " ".join(lines))
+    return f"{gist}." + (f" Did you mean {near[1]}?" if near else "")
+
+
+OVERVIEW = """made: exploration by maximising deviation from explored regions.
+
+  made demo                      two minutes: Figures 3 to 6, Algorithm 1, verdicts on claims 1 to 17
+  made train                     two minutes: a deep agent with MADE, a film of it and a map of its visits
+  made list                      what there is: experiments, bonuses, agents, tasks
+  made run lock --scale small    one experiment, larger; then: made check lock, made figure lock
+  made sweep lock --on pool      the same on every core; also on a Ray cluster or through SLURM
+  made train --env DoorKey-5x5   an agent with a bonus; the same command goes on after an interruption
+  made doctor                    what is missing on this machine, and the fix
+  made completion bash           let the shell complete commands and options; also zsh, fish
+
+Every command explains itself with --help."""
+
+FAILED = (
+    "The device failed, as the last line above says: too little memory, or an error of its library. What is stored "
+    "stays, and the same command goes on from the last checkpoint, where there is one."
+)
+FULL = "The disk is full: what was stored before is whole, and with more room the same command goes on."
+
+
+def _warned(message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """A warning to the user as a line of the command, without its place in the code; others as they are."""
+    if not issubclass(category, UserWarning):
+        return _PLAINLY(message, category, *where)
+    print(f"made: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+
+
+_PLAINLY = warnings.showwarning
+
+
+def main(words: list[str] | None = None) -> int:
+    """Entry point of the command line."""
+    words = sys.argv[1:] if words is None else words
+    try:
+        if not words:
+            print(OVERVIEW, flush=True)
+            return 0
+        if words == ["--version"]:
+            print(f"made {__version__}", flush=True)
+            return 0
+        command = parse(words)
+        if "" not in sys.path and os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # where --bonus mymodule:MyBonus may stand, as with python -m made
+        if words != spelled_out(words):
+            print(f"made: with no options this is: made {' '.join(spelled_out(words))}", file=sys.stderr)
+        use_compilation_cache()
+        with signals.heard(), checkpoint_file.disk_full_message(lambda: FULL), warnings.catch_warnings():
+            warnings.showwarning = _warned
+            return command.main()
+    except ValueError as error:
+        print(f"made: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("made: interrupted; what is stored stays, and the same command goes on from there.", file=sys.stderr)
+        os._exit(130)  # threads may still be inside compiled code
+    except signals.Terminated as stop:
+        sys.stdout.flush()
+        said = str(stop) or "; what is stored stays"
+        again = f" To resume: {shlex.join(['made', *words])}" if words[0] in RESUMED else ""
+        print(f"made: stopped by SIGTERM{said}.{again}", file=sys.stderr, flush=True)
+        os._exit(signals.CODE)  # threads may still be inside compiled code
+    except BrokenPipeError:  # whoever read has enough; what is still to be written goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        print(f"made: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except RuntimeError as error:
+        if type(error).__name__ != "JaxRuntimeError":  # by its name: jax may not be imported
+            raise
+        traceback.print_exc()
+        print(f"made: {FAILED}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

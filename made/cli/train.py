@@ -1,0 +1,211 @@
+"""`made train`: what is asked for, checked, run, and where it went."""
+
+import contextlib
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]  # an option that may be given several times
+Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]  # what it is when not given needs no word, of --no-x least
+FRAMES = {"steps": "10M", "every": "50k", "eval": "500k", "check": "500k"}  # where the command does not say
+
+_PLACES = ("out", "hosts", "host", "coordinator")  # where a run is, not what it is
+
+
+@dataclasses.dataclass
+class Train:
+    """Train an agent with a bonus. The same command on a folder with an unfinished run goes on with it."""
+
+    # a MiniGrid id, in full or as in DoorKey-5x5, a tabular or control task, gym:ID, envpool:ID, or module:Env
+    env: str
+    agent: str = "impala"  # on control tasks rad or dreamer, from pixels, or sac, from states; module:Agent is your own
+    bonus: str = "made"  # a name from made list; module:Bonus is your own
+    steps: str | None = None  # frames of each seed, 10M (control tasks: 500k); rounded up to whole updates
+    seeds: int = 1  # seeds 0 to N-1, side by side in one program
+    # temperature of the bonus: 0.01; 1 with --strength, and another one scales that; on control tasks the paper's
+    tau: float | None = None
+    first_visit: Flag = False  # pay at the first visit of a state in an episode only
+    # scale the bonus so that an episode of full length earns this much of it; with --tau, tau times that
+    strength: float | None = None
+    set: Several = ()  # path=value, such as agent.learning_rate=3e-4 or n_envs=64; may be given several times
+    out: Path | None = None  # the folder of the run; training/<env>-<agent>-<bonus> unless given
+    every: str | None = None  # frames between two rows of metrics.jsonl: 50k (control tasks: 2k)
+    eval_every: str | None = None  # frames between two evaluations on levels never trained on: 500k (10k)
+    checkpoint_every: str | None = None  # frames between two checkpoints: 500k (50k)
+    devices: int | None = None  # seeds are spread over them, then environments: 1, or with --hosts all there are
+    hosts: int = 1  # processes that share this run, each started with the same command and its own --host
+    host: int = 0  # which of them this is; the first, 0, writes
+    coordinator: str = "127.0.0.1:9911"  # where the first listens for the others
+    tensorboard: Flag = False  # also write TensorBoard logs
+    wandb: str | None = None  # also log to this W&B project
+    film: Flag = True  # --no-film: neither a film of the agent nor a map of its visits at the end, nor Dreamer's dreams
+
+    def main(self) -> int:
+        from made.training import loggers, run_dir, sharding, train_loop
+        from made.training.paths import require_dir
+
+        for name in ("tensorboard", "wandb"):
+            if getattr(self, name):
+                loggers.extra(name)
+        paid = f"{self.bonus}{'-gated' * self.first_visit}"
+        name = f"{self.env}-{self.agent}-{paid}".replace(":", "-").replace("/", "-")
+        out = self.out or Path("training") / name
+        if self.hosts != 1 or self.host:
+            return self._with_others(out)
+        plan = self.plan()
+        run_dir.read_run(out, plan.configuration)  # what is wrong is told before a minute of compiling
+        require_dir(out, "--out")
+        count = 1 if self.devices is None else self.devices
+        if _source(plan.run) is train_loop:  # others say by themselves that they take one
+            sharding.demand(count)
+        programs = self._prepared(plan, count)
+        with run_dir.lock_run_dir(out):
+            held = run_dir.read_run(out, plan.configuration)
+            stand = train_loop.restore_or_init(plan, programs, out)
+            if stand.update < plan.run.iterations:
+                stand = self._train(plan, programs, stand, out, held, train_loop.train)
+            else:
+                _say(f"{out} holds this run, finished; a larger --steps goes on with it.")
+            self._finish(plan, stand, out)
+        return 0
+
+    def _prepared(self, plan, count: int):
+        """Its programs. That they are compiled is told once nothing is refused, so that a refusal is one line."""
+        from made.training import train_loop
+
+        source, said = _source(plan.run), f"compiling for {self.seeds} seed{'s' * (self.seeds > 1)} ..."
+        if source is train_loop:
+            return train_loop.prepare(plan, count, lambda: _say(said))
+        programs = source.prepare(plan, count)  # what the host steps is compiled later
+        _say(said)
+        return programs
+
+    def _with_others(self, out: Path) -> int:
+        """The same run over several processes, of which the first alone touches the folder."""
+        from made.training import run_dir, sharding, train_loop
+        from made.training.backends import distributed
+
+        with distributed.join_processes(self.hosts, self.host, self.coordinator), contextlib.ExitStack() as stack:
+            plan = self.plan()
+            if _source(plan.run) is not train_loop:
+                raise ValueError(f"--hosts is for environments that are compiled, and {self.env} is stepped outside.")
+            distributed.on_first_process(lambda: stack.enter_context(run_dir.lock_run_dir(out)))
+            held = distributed.on_first_process(lambda: run_dir.read_run(out, plan.configuration))
+            _say(f"host {self.host} of {self.hosts}: compiling for {self.seeds} seed{'s' * (self.seeds > 1)} ...")
+            all_of = distributed.prepare(plan, self.devices)
+            stand = distributed.stand_of(plan, all_of, out)
+            if stand.update < plan.run.iterations:
+                first = distributed.is_first()
+                stand = (
+                    self._train(plan, all_of, stand, out, held, distributed.train)
+                    if first
+                    else distributed.follow(plan, all_of, stand, out)
+                )
+            stand = stand._replace(state=sharding.gathered(stand.state, all_of.mesh))
+            if distributed.is_first():
+                self._finish(plan, stand, out)
+        return 0
+
+    def plan(self):
+        """What the options say, checked."""
+        from made.cli import build_control
+        from made.training import config
+
+        if self.seeds < 1:
+            raise ValueError(f"--seeds must be at least 1, got {self.seeds}.")
+        control = build_control.asked(self.env, self.agent)
+        build = build_control.build if control else config.build_run
+        run = build(self.env, self.agent, self.bonus, self.first_visit, self.tau, self.strength, self.set)
+        counts = {name: config.updates_for(n, run.n_envs * run.unroll) for name, n in self._frames().items()}
+        run = dataclasses.replace(run, iterations=counts["steps"], every=counts["every"])
+        asked = config.TrainPlan(run, tuple(range(self.seeds)), counts["eval"], counts["check"])  # type: ignore[arg-type]
+        return asked._replace(episodes=run.episodes, keep=build_control.KEEP) if control else asked  # type: ignore[union-attr]
+
+    def _frames(self) -> dict[str, int]:
+        """Frames of the run, and between two rows, evaluations and checkpoints, as they were asked for."""
+        from made.cli import build_control
+        from made.training import config
+
+        usual = build_control.FRAMES if build_control.asked(self.env, self.agent) else FRAMES
+        options = {"steps": self.steps, "every": self.every, "eval": self.eval_every, "check": self.checkpoint_every}
+        flags = {"eval": "--eval-every", "check": "--checkpoint-every"}
+        options = {name: usual[name] if text is None else text for name, text in options.items()}
+        return {name: config.parse_frames(text, flags.get(name, f"--{name}")) for name, text in options.items()}
+
+    def _tell_rounding(self, plan) -> None:
+        """Say that the steps asked for are no whole number of updates: when the run begins, as it may be refused."""
+        each, asked = plan.frames_per_update, self._frames()["steps"]
+        if (will := plan.run.iterations * each) != asked:
+            _say(f"an update takes {each:,} frames, so {asked:,} steps are rounded up to {will:,}.")
+
+    def _finish(self, plan, stand, out: Path) -> None:
+        if self.film:
+            self._film(plan, stand, out)
+        print(f"{stand.update * plan.frames_per_update:,} frames of each seed; all of it is in {out}.")
+
+    def _train(self, plan, programs, stand, out: Path, held, loop):
+        from made.training import loggers, train_loop
+        from made.training.progress import Panel
+        from made.training.run_dir import METRICS
+
+        frames = stand.update * plan.frames_per_update
+        self._tell_rounding(plan)
+        if stand.update:
+            _say(f"going on with {out} from frame {frames:,}.")
+        train_loop.record_session(plan, out, held, self.words(), stand.update, self.options)
+        taking: list[loggers.Writer] = [loggers.JSONL(out / METRICS)]
+        try:
+            if self.tensorboard:
+                taking.append(loggers.TensorBoard(out / "tensorboard", plan.seeds, frames))
+            if self.wandb:
+                taking.append(loggers.WandB(self.wandb, out.name, out, plan.configuration))
+            panel = Panel(plan.run.iterations * plan.frames_per_update, len(plan.seeds), frames)
+            with panel.shown():
+                return loop(plan, programs, stand, out, taking, panel.row)
+        finally:
+            for writer in taking:
+                writer.close()
+
+    def _film(self, plan, stand, out: Path) -> None:
+        from made.training import video
+
+        for path in video.record_videos(plan, stand.state, out):
+            print(f"drawn: {path}")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options as data, without the folder and the other hosts, which may differ when a run is resumed."""
+        return {name: x for name, x in dataclasses.asdict(self).items() if name not in _PLACES}
+
+    def words(self) -> str:
+        """The command that asks for this run, without what is at its default, the folder and the other hosts."""
+        said = ["made train"]
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in _PLACES or value == field.default:
+                continue
+            flag = f"--{field.name.replace('_', '-')}"
+            if isinstance(value, bool):
+                said.append(flag if value else f"--no-{field.name}")
+            else:
+                said += [f"{flag} {one}" for one in (value if isinstance(value, tuple) else (value,))]
+        return " ".join(said)
+
+
+def _source(run):
+    """The module that prepares such a run for `session.train`."""
+    from made.cli import build_control
+    from made.envs.external.host_env import Hosted
+    from made.training import train_loop
+    from made.training.backends import control_tasks, host_envs
+
+    if isinstance(run, build_control.ControlConfig):
+        return control_tasks
+    return host_envs if isinstance(run.env, Hosted) else train_loop
+
+
+def _say(text: str) -> None:
+    print(f"made: {text}", file=sys.stderr, flush=True)

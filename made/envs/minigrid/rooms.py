@@ -1,0 +1,250 @@
+"""Rooms of one size in rows and columns, as the package's RoomGrid builds them, without its loops.
+
+The package places things by trial: it draws a cell until one suits. The cell it ends with is uniform over those
+that suit, so here it is drawn from them at once. Every choice uses up one 32-bit word, hence a level is a plain
+function of a short row of words, and a batch of levels is that function under `vmap`.
+
+A level in the making is its walls, which are known before anything is drawn, and `Things`: what was added so far.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, UInt8, UInt32
+
+from made.envs.minigrid.tile_codes import BALL, BOX, CLOSED, DOWN, EMPTY, KEY, LEFT, LOCKED, RIGHT, UP, WALL, Level
+
+Number = Any  # an int, or a traced one
+Things = tuple[tuple[Number, Number], ...]  # (cell, code) each; a cell is counted along the rows of the grid
+
+NOWHERE = np.int32(1 << 20)  # the cell of a thing that is not there
+STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))  # (dx, dy) of RIGHT, DOWN, LEFT, UP
+OPEN_WAY = np.uint32(0)  # in `connect_all`: rooms that are joined already
+NO_WAY = np.uint32(0xFFFFFFFF)  # in `connect_all`: rooms that must not be joined
+
+
+def pick(word: UInt32[Array, "*b"], n: Number) -> Int[Array, "*b"]:
+    """A number of 0 .. n - 1, for n up to 2^16: floor(n * word / 2^32), so each comes up within n / 2^32 of 1 / n."""
+    n = jnp.asarray(n).astype(jnp.uint32)
+    return (((word >> 16) * n + (((word & np.uint32(0xFFFF)) * n) >> 16)) >> 16).astype(jnp.int32)
+
+
+def choose(word: UInt32[Array, ""], allowed: Bool[Array, " m"]) -> Int[Array, ""]:
+    """The place of one of the true entries, all alike likely."""
+    rank = jnp.cumsum(allowed.astype(jnp.int32))
+    return (rank <= pick(word, rank[-1])).sum()
+
+
+def shuffle(words: UInt32[Array, " m"]) -> list[Int[Array, ""]]:
+    """0 .. m in random order, m + 1 numbers from m words."""
+    order = [jnp.asarray(i) for i in range(len(words) + 1)]
+    for last in range(len(words), 0, -1):
+        at = pick(words[last - 1], last + 1)
+        moved = order[last]
+        for i in range(last):
+            order[last] = jnp.where(at == i, order[i], order[last])
+            order[i] = jnp.where(at == i, moved, order[i])
+    return order
+
+
+def threefry(
+    seed: tuple[Array, Array], a: UInt32[Array, " B"], b: UInt32[Array, " B"], rounds: int = 13
+) -> tuple[Array, Array]:
+    """Two random words for each pair of counters: Threefry-2x32, whose 13 rounds are the least that pass BigCrush.
+
+    `jax.random` numbers its draws by their place in an array; here the counters say what they are for.
+    """
+    keys = (seed[0], seed[1], seed[0] ^ seed[1] ^ np.uint32(0x1BD11BDA))
+    a, b = a + keys[0], b + keys[1]
+    for i in range(rounds):
+        turn = (13, 15, 26, 6, 17, 29, 16, 24)[i % 8]
+        a = a + b
+        b = ((b << turn) | (b >> (32 - turn))) ^ a
+        if i % 4 == 3:
+            n = i // 4 + 1
+            a, b = a + keys[n % 3], b + keys[(n + 1) % 3] + np.uint32(n)
+    return a, b
+
+
+class RoomGrid(eqx.Module):
+    """`rows` x `columns` rooms that share their walls. Room (i, j) is in column i and row j, as in the package."""
+
+    room_size: int = eqx.field(static=True)  # walls included
+    rows: int = eqx.field(static=True)
+    columns: int = eqx.field(static=True)
+
+    @property
+    def width(self) -> int:
+        return (self.room_size - 1) * self.columns + 1
+
+    @property
+    def height(self) -> int:
+        return (self.room_size - 1) * self.rows + 1
+
+    @property
+    def middle(self) -> tuple[int, int]:
+        """Where the package has the agent until it is placed: things that are put into rooms keep away from it."""
+        pitch, half = self.room_size - 1, self.room_size // 2
+        return (self.columns // 2) * pitch + half, (self.rows // 2) * pitch + half
+
+    @property
+    def passages(self) -> tuple[tuple[int, int, int], ...]:
+        """Every wall between two rooms, as (i, j, side): the room, and RIGHT or DOWN, where the other one is."""
+        across = ((i, j, RIGHT) for j in range(self.rows) for i in range(self.columns - 1))
+        return (*across, *((i, j, DOWN) for j in range(self.rows - 1) for i in range(self.columns)))
+
+    def passage(self, i: int, j: int, side: int) -> int:
+        """The place in `passages` of the wall on one side of room (i, j)."""
+        room = (i - 1, j, RIGHT) if side == LEFT else (i, j - 1, DOWN) if side == UP else (i, j, side)
+        return self.passages.index(room)
+
+    def walls(self, opened: Sequence[tuple[int, int, int]] = ()) -> np.ndarray:
+        """The grid of walls [H, W]; those of `opened`, each (i, j, side), are taken away between their corners."""
+        pitch = self.room_size - 1
+        y, x = np.mgrid[: self.height, : self.width]
+        grid = np.where((x % pitch == 0) | (y % pitch == 0), WALL, EMPTY).astype(np.uint8)
+        for i, j, side in (self.passages[self.passage(*wall)] for wall in opened):
+            if side == RIGHT:
+                grid[j * pitch + 1 : (j + 1) * pitch, (i + 1) * pitch] = EMPTY
+            else:
+                grid[(j + 1) * pitch, i * pitch + 1 : (i + 1) * pitch] = EMPTY
+        return grid
+
+    def doors(self, words: UInt32[Array, " p"]) -> list[Int[Array, ""]]:
+        """The cell where a door in each of `passages` would be: anywhere in the wall but the corners."""
+        pitch, cells = self.room_size - 1, []
+        for (i, j, side), word in zip(self.passages, words, strict=True):
+            along = 1 + pick(word, pitch - 1)
+            x, y = ((i + 1) * pitch, j * pitch + along) if side == RIGHT else (i * pitch + along, (j + 1) * pitch)
+            cells.append(y * self.width + x)
+        return cells
+
+    def inside(self, i: Number, j: Number) -> Int[Array, " m"]:
+        """The cells of room (i, j) within its walls; i and j may be traced."""
+        pitch = self.room_size - 1
+        y, x = np.mgrid[1:pitch, 1:pitch]
+        return jnp.asarray((j * pitch + y.ravel()) * self.width + i * pitch + x.ravel(), jnp.int32)
+
+    def far(self, cells: Int[Array, " m"], x: Number, y: Number) -> Bool[Array, " m"]:
+        """Which cells are more than one step away from (x, y), the package's `reject_next_to`."""
+        return abs(cells % self.width - x) + abs(cells // self.width - y) > 1
+
+
+def free(things: Things, cells: Int[Array, " m"]) -> Bool[Array, " m"]:
+    """Which cells have none of the things on them."""
+    return ~sum((cells == cell for cell, _ in things), jnp.zeros(cells.shape, bool))
+
+
+def place_in_room(
+    grid: RoomGrid,
+    things: Things,
+    i: Number,
+    j: Number,
+    code: Number,
+    word: UInt32[Array, ""],
+    agent: tuple[Number, Number] | None = None,
+) -> Things:
+    """The things with one more, on a free cell within the walls of room (i, j) that is not next to the agent.
+
+    An agent not placed yet counts as in the middle of the grid.
+    """
+    cells = grid.inside(i, j)
+    far = grid.far(cells, *(agent or grid.middle))
+    return (*things, (cells[choose(word, free(things, cells) & far)], code))
+
+
+def put(things: Things, cell: Number, code: Number) -> Things:
+    """The things with one more on that very cell; what was there is gone."""
+    return (*((jnp.where(other == cell, NOWHERE, other), what) for other, what in things), (cell, code))
+
+
+def door(cell: Number, colour: Number, locked: bool = False, there: Number = True) -> tuple[Number, Number]:
+    """A shut door as a thing, or nothing where `there` is false."""
+    return jnp.where(there, cell, NOWHERE), (LOCKED if locked else CLOSED) + colour
+
+
+def add_distractors(
+    grid: RoomGrid,
+    things: Things,
+    known: Sequence[Number],
+    words: UInt32[Array, "m 3"],
+    agent: tuple[Number, Number] | None = None,
+) -> Things:
+    """The things with m more, none like another or like the codes `known`, each in a room drawn at random."""
+    kinds = jnp.asarray([kind + colour for kind in (KEY, BALL, BOX) for colour in range(6)])
+    for what, where, spot in words:
+        new = ~sum((kinds == code for code in known), jnp.zeros(kinds.shape, bool))
+        code, room = kinds[choose(what, new)], pick(where, grid.rows * grid.columns)
+        things = place_in_room(grid, things, room % grid.columns, room // grid.columns, code, spot, agent)
+        known = (*known, code)
+    return things
+
+
+def place_agent(
+    walls: np.ndarray, grid: RoomGrid, things: Things, i: int, j: int, word: UInt32[Array, ""]
+) -> tuple[Int[Array, ""], Int[Array, ""], Int[Array, ""]]:
+    """(x, y, direction) of the agent: a free cell in the bounds of room (i, j), looking at no thing.
+
+    The bounds are the room's walls, so a cell where a wall was taken away will do.
+    """
+    pitch = grid.room_size - 1
+    spots = np.array(
+        [
+            (x, y, side, (y + dy) * grid.width + x + dx)
+            for y in range(j * pitch, (j + 1) * pitch + 1)
+            for x in range(i * pitch, (i + 1) * pitch + 1)
+            for side, (dx, dy) in enumerate(STEPS)
+            if walls[y, x] == EMPTY
+        ],
+        np.int32,
+    )
+    here, ahead = spots[:, 1] * grid.width + spots[:, 0], spots[:, 3]
+    chosen = jnp.asarray(spots)[choose(word, free(things, jnp.asarray(here)) & free(things, jnp.asarray(ahead)))]
+    return chosen[0], chosen[1], chosen[2]
+
+
+def connect_all(grid: RoomGrid, start: tuple[int, int], order: Sequence[UInt32[Array, ""]]) -> list[Bool[Array, ""]]:
+    """Which of `passages` get a door when doors are added one by one until every room can be reached from `start`.
+
+    `order` says when the turn of each comes (random words above 0), with OPEN_WAY and NO_WAY as the exceptions. A
+    room is reached once all doors of some way to it are there, at the latest of their turns, and by the way that
+    has this earliest; when the last room is reached no further door is added.
+    """
+    index = {(i, j): j * grid.columns + i for j in range(grid.rows) for i in range(grid.columns)}
+    ways: list[list[tuple[int, Array]]] = [[] for _ in index]
+    for (i, j, side), turn in zip(grid.passages, order, strict=True):
+        here, there = index[i, j], index[i + STEPS[side][0], j + STEPS[side][1]]
+        ways[here].append((there, turn))
+        ways[there].append((here, turn))
+
+    def relax(_, reached):
+        def room(at: int) -> Array:
+            turn = reached[at]
+            for other, way in ways[at]:
+                turn = jnp.minimum(turn, jnp.maximum(reached[other], way))
+            return turn
+
+        return tuple(room(at) for at in range(len(ways)))
+
+    first = tuple(jnp.asarray(OPEN_WAY if at == index[start] else NO_WAY) for at in range(len(ways)))
+    reached = jax.lax.fori_loop(0, len(ways) - 1, relax, first)
+    last = jnp.stack(reached).max()
+    return [(turn != OPEN_WAY) & (turn <= last) for turn in order]
+
+
+def draw(
+    walls: np.ndarray | UInt8[Array, "H W"],
+    things: Things,
+    agent: tuple[Number, Number, Number],
+    target: Number,
+) -> Level:
+    """The level: the walls, the things in their cells (no two in one, see `put`) and the agent."""
+    cells = jnp.stack([jnp.asarray(cell, jnp.int32) for cell, _ in things])
+    codes = jnp.stack([jnp.asarray(code).astype(jnp.uint8) for _, code in things])
+    grid = jnp.asarray(walls.ravel()).at[cells].set(codes, mode="drop").reshape(walls.shape)
+    x, y, direction = (jnp.asarray(part, jnp.int32) for part in agent)
+    return Level(grid, x, y, direction, jnp.asarray(target).astype(jnp.uint8))

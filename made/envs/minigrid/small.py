@@ -1,0 +1,125 @@
+"""Empty, DoorKey and FourRooms: small tasks for tests, examples and first runs."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key, UInt32
+
+from made.envs.minigrid import rooms
+from made.envs.minigrid.rooms import pick
+from made.envs.minigrid.tile_codes import EMPTY, GOAL, KEY, LOCKED, NO_TARGET, RIGHT, WALL, YELLOW, Level, Maker
+
+
+def _box(size: int) -> np.ndarray:
+    """A square of walls [size, size]."""
+    grid = np.full((size, size), WALL, np.uint8)
+    grid[1:-1, 1:-1] = EMPTY
+    return grid
+
+
+def _sized(size: int, least: int, name: str) -> int:
+    if size < least:
+        raise ValueError(f"{name} needs a side of at least {least} cells, walls included, and was given {size}.")
+    return size
+
+
+class Empty(Maker):
+    """One room with the goal in its corner: MiniGrid-Empty-{size}x{size}-v0, or -Random- with `scattered`."""
+
+    size: int = eqx.field(static=True)
+    scattered: bool = eqx.field(static=True)
+    max_steps: int = eqx.field(static=True)
+    see_through: ClassVar[bool] = True
+
+    def __init__(self, size: int = 8, scattered: bool = False, max_steps: int | None = None):
+        self.size = _sized(size, 4, "Empty")
+        self.scattered = scattered
+        self.max_steps = 4 * size**2 if max_steps is None else max_steps
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return self.size
+
+    @property
+    def height(self) -> int:  # type: ignore[override]
+        return self.size
+
+    def levels(self, key: Key[Array, ""], n: int) -> Level:
+        return jax.vmap(self.level)(jax.random.bits(key, (n, 2)))
+
+    def level(self, words: UInt32[Array, "2"]) -> Level:
+        """The level that these words stand for."""
+        inner = self.size - 2
+        spot = pick(words[0], inner**2 - 1) if self.scattered else 0  # the goal is on the last cell of all
+        agent = (1 + spot % inner, 1 + spot // inner, pick(words[1], 4) if self.scattered else RIGHT)
+        goal = inner * self.size + inner
+        return rooms.draw(_box(self.size), ((goal, GOAL),), agent, NO_TARGET)
+
+
+class DoorKey(Maker):
+    """Two rooms, a locked door between them, and its key: MiniGrid-DoorKey-{size}x{size}-v0."""
+
+    size: int = eqx.field(static=True)
+    max_steps: int = eqx.field(static=True)
+
+    def __init__(self, size: int = 8, max_steps: int | None = None):
+        self.size = _sized(size, 5, "DoorKey")
+        self.max_steps = 10 * size**2 if max_steps is None else max_steps
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return self.size
+
+    @property
+    def height(self) -> int:  # type: ignore[override]
+        return self.size
+
+    def levels(self, key: Key[Array, ""], n: int) -> Level:
+        return jax.vmap(self.level)(jax.random.bits(key, (n, 5)))
+
+    def level(self, words: UInt32[Array, "5"]) -> Level:
+        """The level that these words stand for."""
+        size, inner = self.size, self.size - 2
+        split = 2 + pick(words[0], size - 4)
+        door = 1 + pick(words[1], size - 3)
+        left = split - 1  # the width of the room with the key
+        spot = pick(words[2], left * inner)
+        other = pick(words[3], left * inner - 1)
+        other += other >= spot
+        wall = jnp.where(jnp.arange(size) == split, jnp.uint8(WALL), jnp.asarray(_box(size)))
+        things = (
+            (inner * size + inner, GOAL),
+            (door * size + split, LOCKED + YELLOW),
+            ((1 + other // left) * size + 1 + other % left, KEY + YELLOW),
+        )
+        agent = (1 + spot % left, 1 + spot // left, pick(words[4], 4))
+        return rooms.draw(wall, things, agent, NO_TARGET)
+
+
+class FourRooms(Maker):
+    """Four rooms with a gap in each wall between them, the agent and the goal anywhere: MiniGrid-FourRooms-v0."""
+
+    max_steps: int = eqx.field(static=True, default=100)
+    width: int = eqx.field(static=True, init=False, default=19)
+    height: int = eqx.field(static=True, init=False, default=19)
+
+    def levels(self, key: Key[Array, ""], n: int) -> Level:
+        return jax.vmap(self.level)(jax.random.bits(key, (n, 7)))
+
+    def level(self, words: UInt32[Array, "7"]) -> Level:
+        """The level that these words stand for."""
+        size, middle = self.width, self.width // 2
+        walls = _box(size)
+        walls[middle], walls[:, middle] = WALL, WALL
+        near, far = 1 + pick(words[:2], middle - 1), middle + 1 + pick(words[2:4], middle - 1)
+        gaps = jnp.stack(
+            [*(y * size + middle for y in (near[0], far[0])), *(middle * size + x for x in (near[1], far[1]))]
+        )
+        cells = jnp.concatenate([jnp.asarray(np.flatnonzero(walls == EMPTY), jnp.int32), gaps])
+        spot, other = pick(words[4], len(cells)), pick(words[5], len(cells) - 1)
+        start, goal = cells[spot], cells[other + (other >= spot)]
+        things = rooms.put(tuple((gap, EMPTY) for gap in gaps), goal, GOAL)
+        return rooms.draw(walls, things, (start % size, start // size, pick(words[6], 4)), NO_TARGET)

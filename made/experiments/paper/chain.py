@@ -1,0 +1,203 @@
+"""Figure 6: four policy gradients on the chain MDP that makes gradients vanish (Section 4.2, Appendix B.2)."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from made.core.config import COUNT, SHARE, check_numbers
+from made.core.trial import Trial
+from made.experiments import plots
+from made.experiments.store.store import Scale
+from made.experiments.store.table import Table
+from made.experiments.types import Claim, Experiment, PaperFigure, Verdict, choose
+from made.tabular.families import Chain
+from made.tabular.policy_gradient import PolicyGradient
+from made.tabular.solve import expected_return, policy_iteration
+
+METHODS = ("pg", "pg+e", "pg+re", "pg+made")
+STARTS = {"uniform": 0.25, "timid": 0.1}  # probability of a_1 at the start; below 1/4 gradients provably vanish
+REACHED, SLOW = 0.95, 4  # what counts as solved, and how many times the fastest method's steps as slow
+
+
+class Ascent(Trial):
+    """Exact gradient ascent on the chain from a start that takes a_1 with probability `first`."""
+
+    method: PolicyGradient
+    first: float = 0.25
+    H: int = eqx.field(static=True, default=8)
+    iterations: int = eqx.field(static=True, default=6000)
+    every: int = eqx.field(static=True, default=10)
+    float64 = True
+
+    def __check_init__(self):
+        check_numbers(self, {SHARE: ("first",), COUNT: ("H",)})
+
+    def _mdp(self):
+        return Chain(H=self.H).draw()
+
+    def start(self, key) -> tuple[Float[Array, "S A"], Int[Array, ""]]:
+        mdp = self._mdp()
+        rest = (1 - self.first) / (mdp.n_actions - 1)
+        policy = jnp.full((mdp.n_states, mdp.n_actions), rest).at[:, 0].set(self.first)
+        return self.method.init(mdp, policy), jnp.zeros((), jnp.int32)
+
+    def advance(self, state):
+        theta, k = state
+        return (self.method.update(self._mdp(), theta, k + 1), k + 1), {}
+
+    def snapshot(self, state):
+        """J(pi) as a share of V*(s_0)."""
+        mdp = self._mdp()
+        best = mdp.rho @ policy_iteration(mdp).v
+        return {"share": expected_return(mdp, self.method.policy(state[0])) / best}
+
+
+def etas(scale: Scale) -> dict[str, tuple[float, ...]]:
+    """Step sizes; the paper names none."""
+    wide = {"simplex": (0.03, 0.1, 0.3, 1.0, 3.0), "softmax": (0.3, 1.0, 3.0, 10.0, 30.0)}
+    return choose(scale, smoke={"simplex": (0.3,), "softmax": (10.0,)}, demo=wide)
+
+
+def trials(scale: Scale) -> dict[str, Trial]:
+    length = {"iterations": choose(scale, smoke=60, demo=3000, small=6000, paper=20000)}
+    length["every"] = choose(scale, smoke=10, demo=5, paper=20)
+    runs: dict[str, Trial] = {}
+    for parameterisation, sizes in etas(scale).items():
+        for eta in sizes:
+            for start, first in STARTS.items():
+                for name in (*METHODS, "pg+made printed"):
+                    method = PolicyGradient.named(name, eta=eta, parameterisation=parameterisation)
+                    runs[_label(parameterisation, start, eta, name)] = Ascent(method, first, **length)
+    return runs
+
+
+def _label(parameterisation: str, start: str, eta: float, method: str) -> str:
+    return f"{parameterisation}/{start}/eta={eta:g}/{method}"
+
+
+def steps_to(table: Table, one: str, share: float = REACHED) -> float:
+    """The first recorded step with J at least that share of V*; infinite if there is none."""
+    steps, curves = table.curves(one, "share")
+    hit = np.flatnonzero(curves[0] >= share)
+    return float(steps[hit[0]]) if hit.size else np.inf
+
+
+def at_end(table: Table, one: str) -> float:
+    """J as a share of V*: the lowest value of the last tenth of the run, so that a run that bounces is not called solved."""
+    curve = table.curves(one, "share")[1][0]
+    return float(curve[-max(1, len(curve) // 10) :].min())
+
+
+def settings(table: Table) -> list[str]:
+    """The recorded combinations of parameterisation, start and step size."""
+    return list(dict.fromkeys(one.rsplit("/", 1)[0] for one in table.labels()))
+
+
+def _enough(table: Table) -> bool:
+    return len(table.curves(table.labels()[0], "share")[0]) >= 100
+
+
+def plain_is_slow(table: Table) -> Verdict:
+    """Claim 13: in most settings plain PG needs at least four times the steps of the fastest method, or never gets there."""
+    slow, said = 0, []
+    for setting in settings(table):
+        times = {m: steps_to(table, f"{setting}/{m}") for m in METHODS}
+        fastest = min(times.values())
+        slow += times["pg"] >= SLOW * fastest or times["pg"] == np.inf
+        said.append(f"{setting} {_steps(times['pg'])} against {_steps(fastest)}")
+    observed = f"slow in {slow} of {len(said)} settings; steps to {REACHED:.0%} of V*, PG against the fastest: {'; '.join(said)}"
+    return Verdict(slow > len(said) / 2 if _enough(table) else None, observed)
+
+
+def made_is_best(table: Table) -> Verdict:
+    """Claim 14: MADE reaches 95% of V* before PG+E and PG+RE and is there at the end, in every setting."""
+    first, stays, said = [], [], []
+    for setting in settings(table):
+        times = {m: steps_to(table, f"{setting}/{m}") for m in METHODS}
+        end = at_end(table, f"{setting}/pg+made")
+        first.append(np.isfinite(times["pg+made"]) and times["pg+made"] < min(times["pg+e"], times["pg+re"]))
+        stays.append(end >= REACHED)
+        said.append(
+            f"{setting} MADE {_steps(times['pg+made'])} (end {end:.2f}), E {_steps(times['pg+e'])}, RE {_steps(times['pg+re'])}"
+        )
+    observed = (
+        f"first to {REACHED:.0%} of V* in {sum(first)} of {len(first)} settings, there at the end in {sum(stays)}: "
+        + "; ".join(said)
+    )
+    return Verdict(all(first) and all(stays) if _enough(table) else None, observed)
+
+
+def entropy_helps(table: Table) -> Verdict:
+    """Claim 15: E and RE each reach 95% of V* before plain PG does, in every setting."""
+    better = {m: 0 for m in ("pg+e", "pg+re")}
+    by_start = {(m, s): [0, 0] for m in better for s in STARTS}
+    for setting in settings(table):
+        plain = steps_to(table, f"{setting}/pg")
+        for m in better:
+            won = steps_to(table, f"{setting}/{m}") < plain
+            better[m] += won
+            tally = by_start[m, setting.split("/")[1]]
+            tally[0] += won
+            tally[1] += 1
+    said = "; ".join(f"{m} from the {s} start {won} of {n}" for (m, s), (won, n) in by_start.items())
+    holds = all(n == len(settings(table)) for n in better.values())
+    return Verdict(
+        holds if _enough(table) else None, f"settings in which it reaches {REACHED:.0%} of V* before PG: {said}"
+    )
+
+
+def _steps(n: float) -> str:
+    return f"{n:.0f}" if np.isfinite(n) else "never"
+
+
+def draw(table: Table) -> list[PaperFigure]:
+    rows = list(dict.fromkeys(tuple(s.split("/")[:2]) for s in settings(table)))
+    sizes = [[s for s in settings(table) if s.startswith("/".join(row) + "/")] for row in rows]
+    fig, axes = plots.figure(len(rows), max(map(len, sizes)), height=1.6, sharey=True)
+    for i, ((parameterisation, start), line) in enumerate(zip(rows, sizes, strict=True)):
+        for ax, setting in zip(axes[i], line, strict=False):
+            for method in METHODS:
+                steps, curves = table.curves(f"{setting}/{method}", "share")
+                look = plots.style_of(method)
+                behind = {"linewidth": 0.7, "zorder": 1} if method == "pg+made" else {"linewidth": 1.3}  # it may bounce
+                ax.plot(steps, curves[0], color=look.colour, linestyle=look.line, label=look.text, **behind)
+            plots.log_axis(ax)
+            size = setting.split("/")[2].replace("eta=", "step size ")
+            left = f"{parameterisation}\n{start} start" if setting is line[0] else ""
+            plots.title(ax, size, x="gradient steps" if i == len(rows) - 1 else "", y=left)
+    plots.legend(fig)
+    text = (
+        "Chain MDP, H=8: J as a share of V* under exact gradients, tau_k = 0.1/sqrt(k). The timid start takes a_1 with "
+        "probability 0.1. Deterministic: one run each, no interval."
+    )
+    return [PaperFigure("chain", fig, plots.caption(fig, text))]
+
+
+def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
+    rows = [
+        [one, _steps(steps_to(table, one, 0.5)), _steps(steps_to(table, one)), f"{at_end(table, one):.3f}"]
+        for one in table.labels()
+    ]
+    header = ["run", "steps to 50% of V*", "steps to 95% of V*", "lowest J/V* in the last tenth"]
+    return [("All runs; the printed MADE objective has a minus sign", header, rows)]
+
+
+EXPERIMENT = Experiment(
+    name="chain",
+    figure="fig:chain_MDP",
+    title="Policy gradients on the chain",
+    about=(
+        "Exact gradient ascent with four objectives: plain, policy entropy, relative entropy (log barrier) and MADE's "
+        "sum sqrt(d). Step size and start are not in the paper and decide much, so both are varied; a run is judged by its end."
+    ),
+    trials=trials,
+    seeds=lambda scale: range(1),
+    claims=(
+        Claim(13, "plain-is-slow", "Vanilla policy gradient converges very slowly on the chain", "Fig. 6, Sec. 4.2", plain_is_slow),
+        Claim(14, "made-is-best", "MADE outperforms the entropy regularisers, quickly reaching a globally optimal policy", "Fig. 6, Sec. 4.2", made_is_best),
+        Claim(15, "entropy-helps", "Entropy and relative entropy regularisation improve on vanilla policy gradient", "Fig. 6, Sec. 4.2", entropy_helps),
+    ),
+    draw=draw,
+    tables=tables,
+)  # fmt: skip

@@ -1,0 +1,337 @@
+"""What the paper says of DeepMind Control, judged from recorded evaluations.
+
+The paper gives neither its threshold nor its way of averaging, so these are ours: a task is reached at 0.8 of what
+RAD+RE3's own data have at 500K steps; a seed that never gets there counts with the whole budget; the gain on a task is
+the mean steps of a method over those of MADE, and the gain is the mean over tasks. MADE is the better of `made`, whose
+density is one, and `made-released`, what the authors' code computes. Temperatures are the paper's. Runs from states
+are shown and never judged: the paper's are from pixels.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from made.experiments.paper import control_setup as shared
+from made.experiments.statistics import CensoredTimes, Interval, interval, paired_interval
+from made.experiments.store.table import Table
+from made.experiments.types import FEWEST_SEEDS, Verdict, above, rng, within
+
+MADES, BASELINES = ("made", "made-released"), ("none", "icm", "rnd", "re3")
+DREAMERS = ("none", "re3")  # the baselines of the model-based study
+GAINS = {"re3": 2.6, "rnd": 3.3, "none": 3.8}  # as printed
+PUBLISHED_DRQ = {"pendulum_swingup": 584, "cartpole_swingup_sparse": 520, "hopper_hop": 208}  # at 500K, 10 seeds
+ABOUT_800, RE3_STEPS = 0.9 * 800, 300_000
+GAP, GAIN, FAILED = 150.0, 150.0, 100.0
+IF_ALL_AGREE = 3  # seeds, where numbers are compared that differ by a factor
+COMPARABLE = 0.1  # of the published return
+
+
+class Gain(NamedTuple):
+    """Steps of a method over MADE's, mean over tasks, with its interval: NaN where a task has one seed.
+
+    Where seeds of the method failed it is a lower bound, where seeds of MADE did an upper one, and where both did neither.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    failed: bool  # some seed of the method
+    made_failed: bool  # some seed of MADE
+    tasks: int
+
+    def __str__(self) -> str:
+        kinds = {(True, False): "at least ", (False, True): "at most ", (True, True): "with failures of both "}
+        alone = np.isnan(self.low)
+        ends = "[one seed on a task, no interval]" if alone else f"[{self.low:.2f}, {self.high:.2f}]"
+        kind = kinds.get((self.failed, self.made_failed), "")
+        return f"{kind}{self.estimate:.2f} {ends} on {self.tasks} task{'s' * (self.tasks > 1)}"
+
+
+class Missing(NamedTuple):
+    """What a claim needs and was not run, in words, empty where all is there; and the seeds that it rests on."""
+
+    words: str
+    seeds: int
+
+    def also(self, *more: str) -> "Missing":
+        """With more that is lacking; empty words say nothing."""
+        return self._replace(words="; ".join(filter(None, (self.words, *more))))
+
+
+def lacking(
+    table: Table, tasks: Sequence[str], methods: Sequence[str], steps: int = 0, fewest: int = FEWEST_SEEDS
+) -> Missing:
+    """What a claim on these tasks and methods lacks. One form of MADE is always needed."""
+    seeds = in_common(table, tasks, methods)
+    said = [] if shared.from_pixels(table) else ["the runs are from states, the paper's from pixels"]
+    if absent := [task for task in tasks if task not in shared.tasks(table)]:
+        said.append(f"not run: {', '.join(absent)}")
+    for task in (task for task in tasks if task not in absent):
+        have = shared.methods(table, task)
+        lack = [m for m in methods if m not in have] + ([] if {*have, *methods} & set(MADES) else ["made"])
+        said += [f"{task} lacks {', '.join(lack)}"] if lack else []
+        if (tried := shared.budget(table, task)) < steps:
+            said.append(f"{task} was tried for {tried:,} of {steps:,} steps")
+    return Missing("", seeds).also(*said, f"{seeds} of {fewest} seeds" * (0 < seeds < fewest))
+
+
+def in_common(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> int:
+    """The fewest seeds that the methods compared on a task share, 0 where no two of them were run on any.
+
+    Where no task is asked for: that a label has.
+    """
+    each = []
+    for task in tasks:
+        names = {*methods, better_made(table, task)} & {*shared.methods(table, task)}
+        if len(names) > 1:  # or nothing is compared there yet
+            each.append(len(rows_in_common(table, [f"{task}/{m}" for m in names])[0]))
+    return min(each, default=0) if tasks else min(len(table.seeds(label)) for label in table.labels())
+
+
+def ready(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> list[str]:
+    """The tasks on which every method and a MADE were run; where there is none, those that were begun.
+
+    So a task that is begun neither makes a verdict nor undoes one that others have made.
+    """
+    begun = {task: shared.methods(table, task) for task in tasks if task in shared.tasks(table)}
+    return [task for task, have in begun.items() if set(methods) <= set(have) and set(have) & set(MADES)] or list(begun)
+
+
+def judged(verdict: bool | None, observed: str, lack: Missing) -> Verdict:
+    """The verdict where all that it needs was run."""
+    if not lack.words:
+        return Verdict(verdict, observed, lack.seeds)
+    return Verdict(None, f"{observed}. Cannot be told: {lack.words}", lack.seeds)
+
+
+def settle(
+    table: Table,
+    found: Verdict,
+    tasks: Sequence[str],
+    methods: Sequence[str],
+    steps: int = 0,
+    alone: bool | None = None,
+) -> Verdict:
+    """The verdict on several tasks. `alone` is the one that a single task is enough for: then others may be missing."""
+    needed = ready(table, tasks, methods) if found.holds is not None and found.holds == alone else tasks
+    return judged(found.holds, found.observed, lacking(table, needed, methods, steps))
+
+
+def better_made(table: Table, task: str, tuned: bool = False) -> str | None:
+    """Of the two forms of MADE the one with the higher return over the whole run; None where neither was run."""
+    names = [f"{'tuned/' * tuned}{m}" for m in MADES]
+    have = [m for m in names if m in shared.methods(table, task)]
+    return max(have, key=lambda m: shared.average(table, f"{task}/{m}").mean(), default=None)
+
+
+def gain_over(table: Table, method: str, tuned: bool = False) -> Gain | None:
+    """How many times more steps a method needs than MADE, on the seeds of both; tasks that neither reaches are left out."""
+    drawn, means, failed, draw = [], [], [False, False], rng()
+    other = f"{'tuned/' * (tuned and method != 'none')}{method}"
+    for task in shared.tasks(table):
+        best = better_made(table, task, tuned)
+        if best is None or other not in shared.methods(table, task):
+            continue
+        labels = [f"{task}/{m}" for m in (other, best)]
+        whole = [shared.to_reach(table, label) for label in labels]
+        pair = [
+            CensoredTimes(*(x[at] for x in one)) for one, at in zip(whole, rows_in_common(table, labels), strict=True)
+        ]
+        if not len(pair[0].times) or max(one.reached for one in pair) < 0.5:
+            continue
+        times = [one.times.astype(float) for one in pair]
+        over = [x[draw.integers(0, len(x), (2000, len(x)))].mean(axis=1) for x in times]
+        drawn.append(over[0] / over[1] if min(map(len, times)) > 1 else np.full(2000, np.nan))
+        means.append(times[0].mean() / times[1].mean())
+        failed = [before or bool(one.censored.any()) for before, one in zip(failed, pair, strict=True)]
+    if not means:
+        return None
+    low, high = np.quantile(np.mean(drawn, axis=0), [0.025, 0.975])
+    return Gain(float(np.mean(means)), float(low), float(high), failed[0], failed[1], len(means))
+
+
+def rows_in_common(table: Table, labels: Sequence[str]) -> list[list[int]]:
+    """Where, among the seeds of each label, those stand that all of them have."""
+    seeds = [table.seeds(label) for label in labels]
+    common = sorted(set.intersection(*map(set, seeds)))
+    return [[have.index(seed) for seed in common] for have in seeds]
+
+
+def both(table: Table) -> set[str]:
+    """The methods that were run on some task on which MADE was, on a seed of its."""
+    mades = {task: better_made(table, task) for task in shared.tasks(table)}
+    beside = [(task, m) for task, made in mades.items() if made for m in shared.methods(table, task)]
+    return {m for task, m in beside if rows_in_common(table, [f"{task}/{m}", f"{task}/{mades[task]}"])[0]}
+
+
+def faster(table: Table) -> Verdict:
+    """Claim 23: holds if no gain over RE3, RND and RAD is below the printed one, all are above one, and MADE never fails.
+
+    Fails if one is below the printed one although the method reached every task. CURL and DrQ are not run.
+    """
+    found = {method: gain_over(table, method) for method in GAINS}
+    none = lambda m: "no task reached" if m in both(table) else "not run beside MADE"  # noqa: E731
+    said = [f"{m} {found[m] or none(m)} (printed {x})" for m, x in GAINS.items()]
+    tuned = {method: gain_over(table, method, tuned=True) for method in GAINS}
+    if any(tuned.values()):
+        said.append("each at its own tuned temperature: " + ", ".join(f"{m} {x}" for m, x in tuned.items() if x))
+    drq = ", ".join(f"{task} {x}" for task, x in PUBLISHED_DRQ.items())
+    told = f"steps over MADE's: {'; '.join(said)}. CURL and DrQ were not run; DrQ's published returns at 500K: {drq}"
+    lack = lacking(table, shared.TASKS, tuple(GAINS))
+    gains = [(gain, GAINS[m]) for m, gain in found.items() if gain is not None]
+    if any(gain.high < printed and not gain.failed for gain, printed in gains):
+        return judged(False, told, lack)
+    fine = all(gain.low > 1 and gain.high >= printed and not gain.made_failed for gain, printed in gains)
+    return judged(True if fine and len(gains) == len(GAINS) else None, told, lack)
+
+
+def pendulum(table: Table) -> Verdict:
+    """Claim 24: MADE has about 800 (0.9 of it) at 30K steps; RE3 at the printed tau gets there after 150K at least.
+
+    Three seeds are enough here: their intervals reach from the least to the largest, so that all of them must agree.
+    """
+    task = "pendulum_swingup"
+    lack = lacking(table, [task], ("re3", "re3/printed"), fewest=IF_ALL_AGREE)
+    best = better_made(table, task)
+    re3 = [m for m in ("re3/printed", "re3") if m in shared.methods(table, task)]
+    if best is None or not re3:
+        return judged(None, f"0 of 2 numbers: MADE at 30K steps, and the steps of RE3 to {ABOUT_800:.0f}", lack)
+    steps, curves = shared.evaluations(table, f"{task}/{best}")
+    early = interval(curves[:, max(0, np.searchsorted(steps, 30_000, "right") - 1)], "mean", rng())
+    said, took = [f"{best} {early} at 30K steps"], {}
+    for method in re3:
+        times = shared.time_to_threshold(*shared.evaluations(table, f"{task}/{method}"), ABOUT_800)
+        took[method] = times.median(rng())
+        said.append(f"{method} at {ABOUT_800:.0f}: {times.say(rng())}")
+    slow, half = took[re3[0]], RE3_STEPS / 2
+    if early.high < ABOUT_800 or slow.high < half:
+        return judged(False, "; ".join(said), lack)
+    tried = shared.budget(table, task)
+    if tried < RE3_STEPS and not np.isfinite(slow.high):
+        lack = lack.also(f"RE3 was tried for {tried:,} of {RE3_STEPS:,} steps")
+    return judged(True if early.low >= ABOUT_800 and slow.low >= half else None, "; ".join(said), lack)
+
+
+def quadruped(table: Table) -> Verdict:
+    """Claim 25: at 500K steps MADE is 150 above RE3, and further above than at 400K, seed by seed."""
+    task = "quadruped_run"
+    lack, best = lacking(table, [task], ("re3",), shared.PAPER_STEPS), better_made(table, task)
+    if best is None or "re3" not in shared.methods(table, task):
+        return judged(None, "0 of 1 tasks", lack)
+    gap = difference(table, task, (best, "re3"))
+    grown = difference(table, task, (best, "re3"), lambda *run: shared.final(*run) - shared.final(*run, before=0.2))
+    told = f"{best} less re3 at the end: {gap}; more than a fifth of the run before that: {grown}"
+    holds = gap.low > 0 and gap.high >= GAP and grown.low > 0
+    return judged(False if gap.high < GAP or grown.high < 0 else True if holds else None, told, lack)
+
+
+def baselines(table: Table) -> tuple[str, ...]:
+    """What the paper compares MADE with: model-free four methods, in Dreamer two."""
+    return DREAMERS if shared.model_based(table) else BASELINES
+
+
+def difference(table: Table, task: str, pair: tuple[str, str], read: Callable = shared.final) -> Interval:
+    """The interquartile mean, over shared seeds, of the first method less the second; NaN where they share none."""
+    labels = [f"{task}/{method}" for method in pair]
+    rows = rows_in_common(table, labels)
+    if not rows[0]:
+        return Interval(np.nan, np.nan, np.nan, n=0, level=0.95)
+    a, b = (read(table, one)[at] for one, at in zip(labels, rows, strict=True))
+    return paired_interval(a, b, "iqm", rng())
+
+
+def clearly_above(table: Table) -> Verdict:
+    """Claim 26: at 500K steps above RE3 on Hopper and Walker, within a tenth of RE3's published return on the two others."""
+    ahead, alike = ("hopper_hop", "walker_run_sparse"), ("cartpole_swingup_sparse", "cheetah_run_sparse")
+    found = against(table, ready(table, (*ahead, *alike), ("re3",)), ("re3",), shared.final)
+    verdicts = [above({name: x}, "").holds for name, x in found.items() if name.startswith(ahead)]
+    for task in alike:
+        margin = COMPARABLE * shared.PUBLISHED_RE3[task]
+        verdicts += [within({name: x}, margin, "").holds for name, x in found.items() if name.startswith(task)]
+    said = _listed(found) or "0 of 4 tasks"
+    verdict = Verdict(together(verdicts), f"return at the end less RE3's: {said}")
+    return settle(table, verdict, (*ahead, *alike), ("re3",), shared.PAPER_STEPS, alone=False)
+
+
+def together(verdicts: Sequence[bool | None]) -> bool | None:
+    """Holds if all do, fails if any does, else cannot tell."""
+    return False if False in verdicts else True if verdicts and all(verdicts) else None
+
+
+def against(table: Table, tasks: Sequence[str], others: Sequence[str], read: Callable) -> dict[str, Interval]:
+    """MADE less each other method on each task where both were run."""
+    found = {}
+    for task in tasks:
+        have = shared.methods(table, task) if task in shared.tasks(table) else []
+        best = better_made(table, task) if have else None
+        if best is None:
+            continue
+        for other in (m for m in others if m in have):
+            found[f"{task} {best} less {other}"] = difference(table, task, (best, other), read)
+    return found
+
+
+def curiosity_fails(table: Table) -> Verdict:
+    """Claim 27: RND and ICM end below 100 on Cartpole, sparse, where MADE does not; RND at the released MADE's scale beside them."""
+    task = "cartpole_swingup_sparse"
+    lack = lacking(table, [task], ("rnd", "icm", "rnd-at-made"))
+    have = shared.methods(table, task) if task in shared.tasks(table) else []
+    shown = [m for m in ("rnd", "icm", "rnd-at-made", *MADES) if m in have]
+    ends = {m: interval(shared.final(table, f"{task}/{m}"), "mean", rng()) for m in shown}
+    said = _listed(ends) or "0 of 5 methods"
+    told = f"return at the end, failed below {FAILED:.0f}: {said}"
+    if lack.words:
+        return judged(None, told, lack)
+    if any(ends[m].low > FAILED for m in ("rnd", "icm")):
+        return judged(False, told, lack)
+    learnt = max(ends[m].low for m in MADES if m in ends) > FAILED or shared.budget(table, task) >= shared.PAPER_STEPS
+    return judged(True if learnt and all(ends[m].high < FAILED for m in ("rnd", "icm")) else None, told, lack)
+
+
+def largest_gain(table: Table) -> Verdict:
+    """Claim 31: on some task MADE ends 150 above every baseline (the interval reaches 150 and lies above zero)."""
+    tasks = ready(table, shared.tasks(table), baselines(table))
+    found = against(table, tasks, baselines(table), shared.final)
+    least: dict[str, Interval] = {}  # over the strongest baseline of each task
+    for name, x in found.items():
+        task = name.split(" ")[0]
+        least[task] = min(least.get(task, x), x, key=lambda one: one.estimate)
+    said = _listed(least) or f"0 of {len(shared.TASKS)} tasks"
+    gained = any(x.low > 0 and x.high >= GAIN for x in least.values())
+    holds = True if gained else False if all(x.high < GAIN for x in least.values()) else None
+    verdict = Verdict(holds, f"over the best baseline at the end: {said}")
+    return settle(table, verdict, shared.TASKS, baselines(table), shared.PAPER_STEPS, alone=True)
+
+
+def consistent(table: Table) -> Verdict:
+    """Claim 32: on all six tasks MADE's return over the whole run is above that of every baseline."""
+    tasks = ready(table, shared.tasks(table), baselines(table))
+    found = against(table, tasks, baselines(table), shared.average)
+    verdict = above(found, "return over the whole run") if found else Verdict(None, f"0 of {len(shared.TASKS)} tasks")
+    return settle(table, verdict, shared.TASKS, baselines(table), alone=False)
+
+
+def density_adds(table: Table) -> Verdict:
+    """Claim 36: the released MADE is above its own cover paid at its scale, over the whole run, on every task.
+
+    That pair is judged, for the paper's temperatures were found with it; `made` beside its own cover is told.
+    """
+    pairs = ("made-released", "rnd-at-made"), ("made", "cover-at-made")
+    judged_by, beside = (_over_their_covers(table, pair) for pair in pairs)
+    what = [f"return over the whole run, {a} less {b}" for a, b in pairs]
+    verdict = above(judged_by, what[0]) if judged_by else Verdict(None, f"0 of {len(shared.TASKS)} tasks")
+    if beside:
+        verdict = verdict._replace(observed=f"{verdict.observed}. {what[1]}: {_listed(beside)}")
+    return settle(table, verdict, shared.TASKS, pairs[0], alone=False)
+
+
+def _over_their_covers(table: Table, pair: tuple[str, str]) -> dict[str, Interval]:
+    names = [task for task in shared.tasks(table) if set(pair) <= set(shared.methods(table, task))]
+    return {task: difference(table, task, pair, shared.average) for task in names}
+
+
+def _listed(found: dict[str, Interval]) -> str:
+    """Each by its name; of few seeds how many: an interval of two is from the one to the other."""
+    few = lambda n: f" ({n} seeds)" * (1 < n < FEWEST_SEEDS)  # noqa: E731
+    return "; ".join(f"{name} {x}{few(x.n)}" for name, x in found.items())

@@ -1,0 +1,233 @@
+"""What the MiniGrid experiments share: tasks, methods, budgets, and when a task counts as solved.
+
+Bonuses are compared at equal strength. A prototype had shown that the coefficient, the learning rate and the gate each
+matter more than the name of the bonus, so every method is tried at the same strengths B = tau x mean bonus x clock
+(`Calibrated` sets them) and the same learning rates on seeds of its own (`minigrid_search`), and reported at what did
+best there on others (`minigrid`).
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from made.agents.impala.agent import IMPALA
+from made.agents.impala.network import LAYOUTS, Layout
+from made.bonuses.amigo import AMIGo
+from made.bonuses.calibrated import Calibrated
+from made.bonuses.combinators import FirstVisit
+from made.bonuses.release.release_rnd import ReleasedRND, made_released
+from made.core import Bonus
+from made.envs.minigrid import make_grid
+from made.experiments.paper.minigrid_methods import FAMILY, IMPACT, Family
+from made.experiments.search_results import read
+from made.experiments.statistics import CensoredTimes, time_to_threshold
+from made.experiments.store.store import Scale
+from made.experiments.store.table import Table
+from made.training.on_policy import RunConfig
+
+ALL_TASKS = 12  # of BeBold's list, which Figure 7 most likely shows
+N_ENVS, UNROLL = 32, 100  # the paper's batch
+EVERY = 64  # updates between two rows: 0.2 million frames
+SOLVED = 0.5  # mean return over the episodes of a row
+STRENGTHS, RATES = (0.2, 0.4, 0.8, 1.2), (3e-4, 6e-4)
+DEFAULT = {"strength": 0.4, "learning_rate": 6e-4}  # for a task that was not searched
+CHOSEN = Path(__file__).with_name("minigrid_search_results.json")  # what `minigrid_search` chose, by task and method
+
+
+def released(gate: float) -> Family:
+    """The bonus that the authors' code computes, behind the gate or not; at a strength of its own, so on no scale."""
+    theirs = made_released(cover=ReleasedRND())
+    return Family(power=0.5, gate=gate, cover=theirs.cover, recent=theirs.recent)
+
+
+METHODS: dict[str, Bonus] = {  # as they are called in figures
+    "none": FAMILY["rnd"],
+    "rnd": FAMILY["rnd"],
+    "rnd/gated": FAMILY["gated rnd"],
+    "gate": FAMILY["gate"],
+    "bebold": FAMILY["bebold"],
+    "bebold/ungated": FAMILY["ungated bebold"],
+    "made": FAMILY["made"],
+    "made/gated": FAMILY["gated made"],
+    "made/on bebold": FAMILY["made on bebold"],
+    "ride": IMPACT["ride"],
+    "ride/gated": IMPACT["gated ride"],
+    "icm": IMPACT["icm"],
+    "icm/gated": IMPACT["gated icm"],
+    "amigo": AMIGo(view="full"),
+    "amigo/gated": FirstVisit(AMIGo(view="full")),
+    "made-released": released(gate=0.0),
+    "made-released/gated": released(gate=1.0),
+}
+PRINTED = {  # the settings that the paper prints: a coefficient, not a strength
+    "printed/rnd": FAMILY["rnd"],
+    "printed/bebold": FAMILY["bebold"],
+    "printed/made": FAMILY["made"],
+    "printed/made gated": FAMILY["gated made"],
+}
+ALL = (*METHODS, *PRINTED)
+ON_RND = tuple(name for name in ALL if name.split("/")[0] not in ("ride", "icm", "amigo", "made-released"))
+ON_IMPACT = ("ride", "ride/gated", "icm", "icm/gated")
+LATER = ("none", "rnd", "rnd/gated", "gate", "bebold", "made", "made/gated", "ride")
+
+
+class Budget(NamedTuple):
+    """Rows of `every` updates: how long a task is tried; and what is tried on it."""
+
+    search: int
+    report: int
+    methods: tuple[str, ...] = ALL
+    rates: tuple[float, ...] = RATES
+    unsearched: tuple[str, ...] = ()  # reported too, at settings from HARDER or NEAREST
+    longer: tuple[tuple[str, int], ...] = ()  # methods with rows of their own: the paper's 90 million frames
+
+    def rows(self, method: str) -> int:
+        """How many rows a method is reported for."""
+        return dict(self.longer).get(method, self.report)
+
+
+BUDGETS: dict[str, dict[str, Budget]] = {
+    "smoke": {"MultiRoom-N2-S4": Budget(2, 2, LATER[:-1])},  # one program
+    "small": {"MultiRoom-N4-S5": Budget(2, 5, LATER[:-1], RATES[-1:])},  # ten minutes on two cores, each of the two
+    "gpu": {  # on the first two whatever solved a task did so sooner at the larger rate: the others have that one
+        "MultiRoom-N7-S8": Budget(25, 45, (*ON_RND, *ON_IMPACT), unsearched=("amigo",)),
+        "KeyCorridorS4R3": Budget(30, 52, (*ON_RND, *ON_IMPACT, "amigo", "amigo/gated")),
+        "MultiRoom-N12-S10": Budget(20, 35, LATER, RATES[-1:], unsearched=("icm", "amigo")),
+        "KeyCorridorS5R3": Budget(35, 64, LATER, RATES[-1:], unsearched=("icm", "amigo")),
+        "ObstructedMaze-2Dlh": Budget(35, 64, (*LATER, "amigo"), RATES[-1:], unsearched=("icm",)),
+        "MultiRoom-N6": Budget(0, 48, (), unsearched=(*LATER, "icm", "amigo")),
+        "KeyCorridorS3R3": Budget(0, 48, (), unsearched=(*LATER, "icm")),
+        "KeyCorridorS6R3": Budget(0, 144, (), unsearched=(*LATER, "icm")),
+        "ObstructedMaze-2Dlhb": Budget(0, 64, (), unsearched=LATER, longer=(("made", 440), ("made/gated", 440))),
+        "ObstructedMaze-1Q": Budget(0, 48, (), unsearched=LATER),
+        "ObstructedMaze-2Q": Budget(0, 32, (), unsearched=LATER),
+        "ObstructedMaze-Full": Budget(0, 136, (), unsearched=LATER),
+    },
+    "paper": {
+        **{f"MultiRoom-{name}": Budget(100, 440) for name in ("N6", "N7-S8", "N12-S10")},
+        **{f"KeyCorridorS{size}R3": Budget(100, 440) for size in (3, 4, 5, 6)},
+        **{f"ObstructedMaze-{name}": Budget(100, 440) for name in ("2Dlh", "2Dlhb", "1Q", "2Q", "Full")},
+    },
+}
+NEAREST = {  # whose search a method takes its setting from where it was not searched on the task itself
+    "MultiRoom-N6": "MultiRoom-N7-S8",
+    "MultiRoom-N12-S10": "MultiRoom-N7-S8",
+    "MultiRoom-N7-S8": "KeyCorridorS4R3",
+    "KeyCorridorS3R3": "KeyCorridorS4R3",
+    "KeyCorridorS5R3": "KeyCorridorS4R3",
+    "ObstructedMaze-2Dlh": "KeyCorridorS4R3",
+}
+# Tasks harder than any that was searched. Trials with two seeds, not recorded, of the four first-visit bonuses solved
+# KeyCorridorS6R3 soonest at strength 0.8 (of 0.4 and 0.8), and ObstructedMaze-Full with a constant alone, at strength
+# 1.6 and the smaller rate (of 0.8 and 1.6, two rates). All methods have that one setting; the mazes with blocked doors
+# have that of ObstructedMaze-Full.
+HARDER = {
+    "KeyCorridorS6R3": {"strength": 0.8, "learning_rate": 6e-4},
+    **{f"ObstructedMaze-{name}": {"strength": 1.6, "learning_rate": 3e-4} for name in ("2Dlhb", "1Q", "2Q", "Full")},
+}
+NAMES = {"MultiRoom-N4-S5": "MiniGrid-MultiRoom-N4-S5-v1"}  # v0 has six rooms
+SHOWS = {"amigo": ("full",), "amigo/gated": ("full", "hash")}  # the hash is for counting alone
+LAYOUT = {"small": LAYOUTS["small"], "gpu": LAYOUTS["mid"], "paper": LAYOUTS["ride"]}
+TINY = Layout((4,), (2,), (16,), memory="")  # for scales that only ask whether it runs
+
+
+def budgets(scale: Scale) -> dict[str, Budget]:
+    """The tasks of a scale and how long each is tried."""
+    return BUDGETS[scale.value] if scale.value in BUDGETS else BUDGETS["small"]
+
+
+def run_of(task: str, method: str, scale: Scale, rows: int, *, strength: float, learning_rate: float) -> RunConfig:
+    """One configuration: IMPALA with the paper's batch, and a bonus set to a strength.
+
+    AMIGo's policy and teacher see the whole grid, as in its authors' code; all others the agent's view.
+    The paper's printed settings are a coefficient of 0.1, a learning rate of 1e-4 and RMSProp's epsilon of 0.01.
+    """
+    env = make_grid(NAMES.get(task, f"MiniGrid-{task}-v0"), shows=SHOWS.get(method, ("image", "hash")))
+    layout = LAYOUT.get(scale.value, TINY)
+    if method in PRINTED:
+        bonus = Calibrated(PRINTED[method], strength=0.1, warmup=0)
+        agent = IMPALA(layout, learning_rate=1e-4, epsilon=0.01)
+    else:
+        bonus = Calibrated(METHODS[method], strength=0.0 if method == "none" else strength, warmup=300)
+        agent = IMPALA(layout, learning_rate=learning_rate)
+    if scale == Scale.SMOKE:  # does it run at all: a batch of 4 x 50 steps
+        return RunConfig(
+            env, agent, bonus, n_envs=4, unroll=50, iterations=rows, every=1, resets_per_update=8, pool_per_env=2
+        )
+    length: dict[str, Any] = {"iterations": rows * EVERY, "every": EVERY, "resets_per_update": 64, "pool_per_env": 4}
+    return RunConfig(env, agent, bonus, n_envs=N_ENVS, unroll=UNROLL, **length)
+
+
+def chosen(task: str, method: str, scale: Scale) -> dict[str, float]:
+    """The strength and learning rate that the search of this scale chose.
+
+    Where there was none: at scale gpu that of HARDER or of the task in NEAREST, at others the default.
+    """
+    found = read(CHOSEN).get(scale.value, {}).get(task, {})
+    if method in found or scale != Scale.GPU:
+        return found.get(method, DEFAULT)
+    if task in HARDER:
+        return HARDER[task]
+    return chosen(NEAREST[task], method, scale) if task in NEAREST else DEFAULT
+
+
+def frames(updates: np.ndarray) -> np.ndarray:
+    """Environment steps after so many updates of the full batch."""
+    return np.asarray(updates) * N_ENVS * UNROLL
+
+
+def returns(table: Table, label: str) -> tuple[np.ndarray, np.ndarray]:
+    """(frames [R], mean returns [seeds, R]); a row in which no episode ended repeats the one before."""
+    steps, curves = table.curves(label, "return")
+    filled = np.array(curves, float)
+    filled[:, 0] = np.nan_to_num(filled[:, 0])
+    for i in range(1, filled.shape[1]):
+        gap = np.isnan(filled[:, i])
+        filled[gap, i] = filled[gap, i - 1]
+    return frames(steps), filled
+
+
+def to_solve(table: Table, label: str) -> CensoredTimes:
+    """Frames until a row's mean return is above one half, a number a seed; censored where that never happens.
+
+    Methods of a task are compared over the frames that all of them had.
+    """
+    at, curves = returns(table, label)
+    common = at <= budget(table, label.split("/", 1)[0])
+    return time_to_threshold(at[common], curves[:, common], SOLVED)
+
+
+def budget(table: Table, task: str) -> float:
+    """The frames that all methods of a task were tried for."""
+    labels = [label for label in table.labels() if label.startswith(f"{task}/")]
+    return float(min(returns(table, label)[0][-1] for label in labels))
+
+
+def final(table: Table, label: str) -> np.ndarray:
+    """The mean return over the last million frames, a number a seed."""
+    return returns(table, label)[1][:, -5:].mean(axis=1)
+
+
+def tasks(table: Table) -> list[str]:
+    """The tasks that were recorded."""
+    return list(dict.fromkeys(label.split("/", 1)[0] for label in table.labels()))
+
+
+def methods(table: Table, task: str) -> list[str]:
+    """The methods that were recorded on a task, in the order of the tables above."""
+    have = {label.split("/", 1)[1] for label in table.labels() if label.startswith(f"{task}/")}
+    return [name for name in (*METHODS, *PRINTED) if name in have]
+
+
+def outcome(table: Table, label: str, rng: np.random.Generator) -> list[str]:
+    """What a row of a table says of it: frames to solve, and the return at the end with its range."""
+    ends = final(table, label)
+    return [to_solve(table, label).say(rng), f"{ends.mean():.2f} ({ends.min():.2f} to {ends.max():.2f})"]
+
+
+def band(ax, table: Table, label: str, colour: str, text: str) -> None:
+    """The mean return over seeds, and a shade from the least to the largest: for few seeds."""
+    at, curves = returns(table, label)
+    ax.plot(at, curves.mean(axis=0), color=colour, label=text)
+    ax.fill_between(at, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.12, linewidth=0)

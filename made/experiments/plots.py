@@ -1,0 +1,347 @@
+"""Pictures of tables: curves, estimates and heat maps in one style, with one colour for a method everywhere.
+
+No global state of matplotlib is touched: figures are made by `figure`, drawn on by the functions below
+and written by `save`, all under the same settings. Matplotlib is imported on first use.
+"""
+
+import io
+import math
+import os
+import re
+import textwrap
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from made.experiments.palette import few_colours
+from made.experiments.statistics import CensoredTimes, Statistic, interval, n_seeds_text
+from made.experiments.store.table import Table
+from made.training import checkpoint_file
+from made.training.paths import make_dir
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+COLUMN, PAGE = 3.4, 6.9  # inches: the width of one column and of the text of a page
+_SOLID, _DASH, _DOT, _MIX = "-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5))
+
+
+class Style(NamedTuple):
+    """How a method looks: its name in a legend, colour, line and marker."""
+
+    text: str
+    colour: str
+    line: Any = _SOLID
+    marker: str = "o"
+
+
+# Okabe and Ito's colours, safe for the common forms of colour blindness; yellow is darkened to show on white.
+_BLACK, _ORANGE, _SKY, _GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+_YELLOW, _BLUE, _RED, _PURPLE, _GREY = "#B5A300", "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F"
+
+COLOURS: dict[str, Style] = {
+    "none": Style("no bonus", _BLACK, _DASH, "x"),
+    "greedy": Style("greedy", _BLACK, _DOT, "+"),
+    "epsilon-greedy": Style("epsilon-greedy", _GREY, _DASH, "v"),
+    "uniform": Style("uniform", _GREY, _DOT, "1"),
+    "hoeffding": Style("Hoeffding", _BLUE, _SOLID, "s"),
+    "bernstein": Style("Bernstein", _GREEN, _DASH, "D"),
+    "inverse": Style("1/N", _PURPLE, _MIX, "^"),
+    "made": Style("MADE", _RED, _SOLID, "o"),
+    "made-geometric": Style("MADE, geometric", _ORANGE, _DASH, "p"),
+    "pg": Style("PG", _BLACK, _SOLID, "x"),
+    "pg+e": Style("PG+E", _BLUE, _DASH, "s"),
+    "pg+re": Style("PG+RE", _GREEN, _MIX, "D"),
+    "pg+made": Style("PG+MADE", _RED, _SOLID, "o"),
+    "rnd": Style("RND", _SKY, _SOLID, "s"),
+    "icm": Style("ICM", _GREEN, _SOLID, "^"),
+    "ride": Style("RIDE", _PURPLE, _DASH, "D"),
+    "noveld": Style("NovelD", _BLUE, _MIX, "v"),
+    "bebold": Style("BeBold", _BLUE, _SOLID, "v"),
+    "gate": Style("the gate alone", _GREEN, _MIX, "P"),
+    "printed": Style("as printed", _GREY, _DOT, "x"),
+    "amigo": Style("AMIGo", _YELLOW, _DASH, "P"),
+    "re3": Style("RE3", _GREEN, _DOT, "D"),
+    "dreamer": Style("Dreamer", _BLACK, _MIX, "*"),
+    "rad": Style("RAD", _GREY, _SOLID, "x"),
+}
+# For the variants of one method, in the order they are drawn.
+CYCLE = (_RED, _BLUE, _GREEN, _ORANGE, _PURPLE, _SKY, _BLACK)
+# Paul Tol's muted colours less those close to the above: for methods that the table does not name.
+_OTHERS = ("#332288", "#88CCEE", "#117733", "#999933", "#DDCC77", "#882255", "#AA4499")
+
+
+def style_of(name: str) -> Style:
+    """The look of a method, the same in every figure.
+
+    A variant, "made/B=1000", is a shade of its method's colour, darker for a larger number. A name that
+    is not in `COLOURS` has a look drawn from its letters, so it too never changes.
+
+    >>> style_of("made").colour == style_of("pg+made").colour, style_of("made/B=1000").text
+    (True, 'MADE, B=1000')
+    """
+    method, _, variant = name.partition("/")
+    if name in COLOURS:
+        return COLOURS[name]
+    if variant and method in COLOURS:
+        style, digest = COLOURS[method], zlib.crc32(variant.encode())
+        number = re.search(r"\d+(\.\d+)?(e[+-]?\d+)?", variant)
+        size = math.log10(max(float(number[0]), 1e-9)) / 5 if number else (digest % 100) / 100
+        line = (_SOLID, _DASH, _DOT, _MIX)[round(5 * size) % 4 if number else digest % 4]
+        colour, marker = _shade(style.colour, min(max(size, 0.0), 1.0)), "osD^vP"[digest % 6]
+        return Style(f"{style.text}, {variant}", colour, line, marker)
+    digest = zlib.crc32(name.encode())
+    line = (_SOLID, _DASH, _DOT, _MIX)[digest // 7 % 4]
+    return Style(name, _OTHERS[digest % len(_OTHERS)], line, "osD^vP"[digest // 28 % 6])
+
+
+def settings() -> dict[Any, Any]:
+    """The settings of matplotlib that make the style; letters are never smaller than 8 points."""
+    return {
+        "font.family": "DejaVu Sans", "font.size": 8, "axes.titlesize": 9, "axes.labelsize": 8,
+        "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8, "figure.titlesize": 10,
+        "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6,
+        "axes.grid": True, "grid.color": "#E5E5E5", "grid.linewidth": 0.5, "axes.axisbelow": True,
+        "xtick.major.width": 0.6, "ytick.major.width": 0.6, "lines.linewidth": 1.4, "lines.markersize": 4,
+        "legend.frameon": False, "legend.handlelength": 2.6, "image.cmap": "viridis",
+        "figure.facecolor": "white", "savefig.facecolor": "white", "svg.hashsalt": "made",
+    }  # fmt: skip
+
+
+def style() -> Any:
+    """A context in which matplotlib draws in the style; every function here enters it by itself."""
+    import matplotlib
+
+    return matplotlib.rc_context(settings())
+
+
+def figure(
+    rows: int = 1, columns: int = 1, *, width: float | int = PAGE, height: float | int = 2.4, **options: Any
+) -> tuple["Figure", np.ndarray]:
+    """An empty figure, `width` inches wide and `height` inches a row, and its axes [rows, columns].
+
+    The options are those of `Figure.subplots`, such as sharey=True.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with style():
+        fig = Figure(figsize=(width, height * rows), layout="constrained")
+        FigureCanvasAgg(fig)
+        return fig, fig.subplots(rows, columns, squeeze=False, **options)
+
+
+def panels(count: int, columns: int = 3, **options: Any) -> tuple["Figure", list["Axes"]]:
+    """An empty figure and that many axes, at most `columns` side by side; the options are those of `figure`."""
+    columns = min(columns, count)
+    fig, axes = figure(-(-count // columns), columns, **options)
+    for ax in axes.reshape(-1)[count:]:
+        ax.set_visible(False)
+    return fig, list(axes.reshape(-1)[:count])
+
+
+def leftmost(ax: "Axes") -> bool:
+    """Whether it is the first of its row, which alone names the vertical axis."""
+    return (place := ax.get_subplotspec()) is None or place.is_first_col()
+
+
+def curves(
+    ax: "Axes",
+    table: Table,
+    labels: Sequence[str],
+    metric: str,
+    names: Mapping[str, str],
+    statistic: str | Statistic = "iqm",
+    rng: np.random.Generator | None = None,
+    level: float = 0.95,
+) -> None:
+    """Draw one curve a label: the statistic over seeds, shaded by its bootstrap interval.
+
+    `names` maps labels to the names of methods, which give colour and legend. The line breaks where a
+    seed has no value, and one seed has no shade. Without a generator one with seed 0 is used, so the same
+    table draws the same picture.
+    """
+    rng = rng or np.random.default_rng(0)
+    with style():
+        for i, label in enumerate(labels):
+            look = style_of(names.get(label, label))
+            steps, values = table.curves(label, metric)
+            whole = ~np.isnan(values).any(axis=0)
+            line, low, high = np.full((3, len(steps)), np.nan)
+            if whole.any():
+                found = interval(values[:, whole], statistic, rng, level=level)
+                line[whole], low[whole], high[whole] = found[:3]
+            every = max(1, len(steps) // 8)
+            marks = {"marker": look.marker, "markevery": (every * i // len(labels), every)}  # staggered
+            ax.plot(steps, line, color=look.colour, linestyle=look.line, label=look.text, **marks)
+            ax.fill_between(steps, low, high, color=look.colour, alpha=0.18, linewidth=0)
+        ax.margins(x=0.01)
+
+
+def bars(
+    ax: "Axes",
+    values: Mapping[str, ArrayLike | CensoredTimes],
+    statistic: str | Statistic = "iqm",
+    rng: np.random.Generator | None = None,
+    level: float = 0.95,
+) -> None:
+    """Draw a row for each method: every seed as a small dot, the estimate and its bootstrap interval.
+
+    `values` maps names of methods to [n_seeds], or to `CensoredTimes`: the estimate is then the median, an interval
+    without an upper end is cut at the last step, and an open triangle there stands for the censored seeds.
+    """
+    rng = rng or np.random.default_rng(0)
+    with style():
+        for row, (name, given) in enumerate(values.items()):
+            look = style_of(name)
+            if isinstance(given, CensoredTimes):
+                found, seen, cut = given.median(rng, level=level), given.times, given.censored
+            else:
+                found, seen = interval(given, statistic, rng, level=level), np.asarray(given)
+                cut = np.zeros(len(seen), bool)
+            above = row - 0.26 + 0.04 * (np.arange(len(seen)) % 5 - 2)  # spread, so that equal seeds show
+            dots = {"color": look.colour, "linestyle": "none", "markersize": 4}
+            ax.plot(seen[~cut], above[~cut], marker=".", alpha=0.5, markeredgewidth=0, **dots)
+            if cut.any():
+                ax.plot(np.max(seen), row - 0.26, marker=">", fillstyle="none", **dots)
+                beside = {"xycoords": ("axes fraction", "data"), "va": "center", "color": "#444444"}
+                ax.annotate(f"{cut.sum()} of {len(cut)}\nnot reached", (1.02, row), **beside)
+            ends = np.minimum([float(found.low), float(found.high)], np.max(seen))  # NaN draws nothing
+            ax.plot(ends, [row, row], color=look.colour, linewidth=2.2, solid_capstyle="butt")
+            if np.isfinite(found.estimate):
+                ax.plot(found.estimate, row, "o", color=look.colour, markeredgecolor="white", markersize=6)
+        ax.set_yticks(range(len(values)), [style_of(name).text for name in values])
+        ax.set_ylim(len(values) - 0.5, -0.5)
+        ax.grid(axis="y", visible=False)
+
+
+def heatmap(
+    ax: "Axes",
+    matrix: ArrayLike,
+    *,
+    limits: tuple[float, float] | None = None,
+    log: bool = False,
+    bar: str | None = None,
+) -> "AxesImage":
+    """Draw a matrix [rows, columns], its first row on top; NaN is left grey.
+
+    `limits` fixes the colour scale (see `shared_limits`), `log` makes it logarithmic (values of 0 are
+    grey too), and `bar` is the title of a colour bar, None for no bar.
+    """
+    from matplotlib.colors import LogNorm, Normalize
+
+    shown = np.asarray(matrix, float)
+    if shown.ndim != 2:
+        raise ValueError(f"A heat map needs a matrix [rows, columns], but the shape is {shown.shape}.")
+    low, high = limits or shared_limits([shown], log=log)
+    shown = np.ma.masked_invalid(np.where(shown > 0, shown, np.nan) if log else shown)
+    with style():
+        ax.set_facecolor("#D9D9D9")
+        scale = LogNorm(low, high) if log else Normalize(low, high)
+        image = ax.imshow(shown, norm=scale, aspect="auto", interpolation="nearest")
+        ax.grid(visible=False)
+        if bar is not None:
+            ax.figure.colorbar(image, ax=ax, label=bar)
+    return image
+
+
+def shared_limits(matrices: Iterable[ArrayLike], *, log: bool = False) -> tuple[float, float]:
+    """The smallest and largest finite value (positive, with `log`) of several matrices: one colour scale."""
+    values = np.concatenate([np.ravel(np.asarray(matrix, float)) for matrix in matrices] or [np.array([])])
+    values = values[np.isfinite(values) & ((values > 0) | (not log))]
+    if not values.size:
+        raise ValueError(f"No {'positive ' if log else ''}finite value to scale colours by: every entry is empty.")
+    low, high = float(values.min()), float(values.max())
+    return (low, high) if low < high else (low, low + (abs(low) or 1.0))
+
+
+def title(ax: "Axes", text: str = "", *, x: str = "", y: str = "") -> None:
+    """Name an axes and its two directions, in the letters of the look."""
+    with style():
+        ax.set(title=text, xlabel=x, ylabel=y)
+
+
+def legend(fig: "Figure", columns: int = 4) -> None:
+    """One legend for all the axes of a figure, above them, each method once."""
+    pairs = [ax.get_legend_handles_labels() for ax in fig.axes]
+    once = {text: handle for handles, texts in pairs for handle, text in zip(handles, texts, strict=True)}
+    with style():
+        place = {"loc": "outside upper center", "ncols": min(columns, len(once) or 1)}
+        fig.legend(list(once.values()), list(once), **place)
+
+
+def caption(
+    fig: "Figure",
+    text: str,
+    *,
+    seeds: int | Sequence[int] | None = None,
+    scale: str | None = None,
+    statistic: str = "iqm",
+    level: float = 0.95,
+) -> str:
+    """Write a caption under the figure that says what the lines and shades are; returns it.
+
+    `seeds` is how many there are for each label; where labels differ, the several numbers.
+    """
+    parts = [text.strip()]
+    if seeds is not None:
+        counts = [seeds] if isinstance(seeds, int) else seeds
+        what = {"iqm": "Interquartile mean"}.get(statistic, statistic.capitalize())
+        spread = f"{what} over {n_seeds_text(counts)} with {level:.0%} bootstrap intervals."
+        parts.append(spread if max(counts) > 1 else "One seed, so no interval.")
+    whole = " ".join([*parts, f"Scale:\u00a0{scale}."] if scale is not None else parts)
+    with style():
+        width = int(fig.get_figwidth() * 17.5)  # characters of 8 points to the inch
+        fig.supxlabel("\n".join(textwrap.wrap(whole, width)), x=0.01, ha="left", fontsize=8, color="#444444")
+    return whole
+
+
+def log_axis(ax: "Axes", which: str = "x") -> None:
+    """Make the "x" or "y" axis logarithmic, labelled at powers of ten, or between them if it has too few."""
+    with style():
+        ax.set(**{f"{which}scale": "log"})
+
+
+def step_axis(ax: "Axes") -> None:
+    """Label the x axis in thousands and millions of steps: 50k, 1.5M."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def png(fig: "Figure", dpi: int = 200) -> bytes:
+    """The figure as PNG; the same bytes for the same figure."""
+    return _bytes(fig, "png", dpi=dpi, metadata={"Software": None})
+
+
+def save(fig: "Figure", path: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Write `path`.png, in few colours, and `path`.svg, each whole or not at all, with no date in them; both paths."""
+    stem = Path(path)
+    make_dir(stem.parent, "--to")
+    files = {"png": few_colours(png(fig)), "svg": _bytes(fig, "svg", metadata={"Date": None})}
+    written = []
+    for suffix, content in files.items():
+        written.append(checkpoint_file.write_atomic(stem.parent / f"{stem.name}.{suffix}", content))
+    return written[0], written[1]
+
+
+def _bytes(fig: "Figure", kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    with style():
+        fig.savefig(buffer, format=kind, **options)
+    return buffer.getvalue()
+
+
+def _shade(colour: str, depth: float) -> str:
+    """The colour mixed with white (depth 0) through itself (1/2) to half black (1)."""
+    parts = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)], float)
+    light, dark = 0.35 * parts + 0.65 * 255, 0.45 * parts
+    mixed = light + (parts - light) * 2 * depth if depth < 0.5 else parts + (dark - parts) * (2 * depth - 1)
+    return "#" + "".join(f"{round(part):02X}" for part in mixed)

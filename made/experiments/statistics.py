@@ -1,0 +1,287 @@
+"""Estimates over seeds, with percentile bootstrap intervals.
+
+Seeds are the only source of randomness that is resampled, and every function that draws takes its own
+`numpy.random.Generator`, so that the same generator seed gives the same interval to the last bit.
+The seeds are on the first axis of `values` everywhere, as in `Table.curves`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+Statistic = Callable[..., Any]  # f(values, axis=-1): values with that axis reduced
+
+_CELLS = 2_000_000  # resampled numbers held at once: bounds the memory taken by long curves
+
+
+class Interval(NamedTuple):
+    """An estimate with the ends of its bootstrap interval; floats for one quantity, arrays for a curve.
+
+    `n` is the number of seeds. One seed says nothing about the spread: both ends are then NaN, and without any all is.
+
+    >>> print(Interval(0.5, 0.25, 0.75, n=20, level=0.95))
+    0.5 [0.25, 0.75]
+    """
+
+    estimate: float | np.ndarray
+    low: float | np.ndarray
+    high: float | np.ndarray
+    n: int
+    level: float
+
+    def __str__(self) -> str:
+        if np.ndim(self.estimate):
+            return f"Interval of shape {np.shape(self.estimate)} over {self.n} seeds"
+        if not self.n:
+            return "no seed"
+        if np.isposinf(self.low):
+            return "not reached"
+        ends = "one seed, no interval" if np.isnan(self.low) else f"{_number(self.low)}, {_number(self.high)}"
+        return f"{_number(self.estimate)} [{ends}]"
+
+
+def n_seeds_text(counts: Sequence[int]) -> str:
+    """How many seeds, in words.
+
+    >>> n_seeds_text([3, 5, 4]), n_seeds_text([1])
+    ('3 to 5 seeds', '1 seed')
+    """
+    number = " to ".join(str(count) for count in dict.fromkeys((min(counts), max(counts))))
+    return f"{number} seed{'s' * (number != '1')}"
+
+
+def iqm(values: ArrayLike, axis: int = -1) -> np.ndarray | np.floating:
+    """The interquartile mean: the mean of the middle half of the sorted values.
+
+        iqm = 2 * integral of the empirical quantile function over [1/4, 3/4]
+
+    A value that straddles a quartile counts by the fraction of it that lies inside. Equal to rliable's
+    (Agarwal et al., 2021) where 4 divides the number of values; elsewhere rliable rounds the trimmed
+    number down.
+    """
+    ordered = np.moveaxis(np.sort(np.asarray(values, np.float64), axis), axis, -1)
+    n = ordered.shape[-1]
+    weights = np.diff(np.clip(4 * np.arange(n + 1), n, 3 * n)) / (2 * n)
+    middle = ordered[..., n // 2]  # weighing deviations from it keeps equal values exactly equal
+    return middle + np.sum((ordered - middle[..., None]) * weights, axis=-1)
+
+
+def mean(values: ArrayLike, axis: int = -1) -> np.ndarray | np.floating:
+    """The arithmetic mean along `axis`."""
+    return np.mean(np.asarray(values, np.float64), axis)
+
+
+def median(values: ArrayLike, axis: int = -1) -> np.ndarray | np.floating:
+    """The median along `axis`; the mean of the two middle values for an even number of them."""
+    return np.median(np.asarray(values, np.float64), axis)
+
+
+STATISTICS: dict[str, Statistic] = {"iqm": iqm, "mean": mean, "median": median}
+
+
+def interval(
+    values: ArrayLike,
+    statistic: str | Statistic,
+    rng: np.random.Generator,
+    resamples: int = 2000,
+    level: float = 0.95,
+) -> Interval:
+    """The statistic over seeds with its percentile bootstrap interval.
+
+    `values` is [n_seeds, ...]; whole seeds are drawn with replacement, the same ones for all the further
+    axes, and the statistic is taken over seeds for each further entry. Returns estimate, low and high of
+    shape [...].
+    """
+    return _over_seeds(_seeds(values), _statistic(statistic), rng, resamples, level)
+
+
+def _over_seeds(
+    values: np.ndarray, reduce: Statistic, rng: np.random.Generator, resamples: int, level: float
+) -> Interval:
+    _check(resamples, level)
+    n = len(values)
+    columns = np.ascontiguousarray(values.reshape(n, -1).T)
+    estimate = np.asarray(reduce(columns, axis=-1), np.float64)
+    low = high = np.full(estimate.shape, np.nan)
+    if n > 1:
+        draws = rng.integers(n, size=(resamples, n))
+        width = max(1, _CELLS // draws.size)
+        parts = [columns[i : i + width] for i in range(0, len(columns), width)]
+        ends = [_ends(reduce(np.take(part, draws, axis=1), axis=-1), level) for part in parts]
+        low, high = np.concatenate([e[0] for e in ends]), np.concatenate([e[1] for e in ends])
+    shape = values.shape[1:]
+    return Interval(_plain(estimate, shape), _plain(low, shape), _plain(high, shape), n, level)
+
+
+def stratified_interval(
+    groups: Mapping[str, ArrayLike] | Sequence[ArrayLike],
+    statistic: str | Statistic,
+    rng: np.random.Generator,
+    resamples: int = 2000,
+    level: float = 0.95,
+) -> Interval:
+    """The statistic of several tasks pooled, resampling seeds within each task (stratified bootstrap).
+
+    Each group holds one task's values, [n_seeds of that task], on a common scale; a task weighs as much
+    as it has seeds. `n` counts all runs. A task with one seed shows no spread, so the ends are then NaN.
+    Agarwal et al. (2021).
+    """
+    strata = [_seeds(g, one=True) for g in (groups.values() if isinstance(groups, Mapping) else groups)]
+    reduce = _statistic(statistic)
+    _check(resamples, level)
+    if not strata:
+        raise ValueError("There is no task to pool: give at least one group of values.")
+    pooled = np.concatenate(strata)
+    low = high = math.nan
+    if all(len(s) > 1 for s in strata):
+        drawn = [s[rng.integers(len(s), size=(resamples, len(s)))] for s in strata]
+        low, high = _ends(reduce(np.concatenate(drawn, axis=1), axis=-1), level)
+    return Interval(float(reduce(pooled)), float(low), float(high), len(pooled), level)
+
+
+def paired_interval(
+    a: ArrayLike,
+    b: ArrayLike,
+    statistic: str | Statistic,
+    rng: np.random.Generator,
+    resamples: int = 2000,
+    level: float = 0.95,
+) -> Interval:
+    """The statistic of the differences a - b of runs that share their seeds, seed by seed.
+
+    Pairing removes what a seed does to both (the same lock, the same level), so the interval is as narrow
+    as the comparison allows. For the mean this is mean(a) - mean(b); for the IQM it is the IQM of the
+    differences.
+    """
+    a, b = _seeds(a), _seeds(b)
+    if a.shape != b.shape:
+        raise ValueError(f"Paired values must match seed by seed, but a is {a.shape} and b is {b.shape}.")
+    return interval(a - b, statistic, rng, resamples, level)
+
+
+def probability_of_improvement(
+    a: ArrayLike, b: ArrayLike, rng: np.random.Generator, resamples: int = 2000, level: float = 0.95
+) -> Interval:
+    """The chance that a run of `a` beats a run of `b`, ties counted half (the Mann-Whitney statistic).
+
+        P = mean over i, j of 1[a_i > b_j] + 1/2 1[a_i = b_j]
+
+    Seeds of a and of b are resampled independently. When every a beats every b the interval is [1, 1],
+    however few the seeds: `n`, the smaller of the two numbers of seeds, must be read with it.
+    """
+    a, b = _seeds(a, one=True), _seeds(b, one=True)
+    _check(resamples, level)
+    wins = (a[:, None] > b) + 0.5 * (a[:, None] == b)
+    low = high = math.nan
+    if min(len(a), len(b)) > 1:
+        by_a = rng.multinomial(len(a), np.full(len(a), 1 / len(a)), resamples)
+        by_b = rng.multinomial(len(b), np.full(len(b), 1 / len(b)), resamples)
+        low, high = _ends(np.sum((by_a @ wins) * by_b, axis=1) / wins.size, level)
+    return Interval(float(wins.mean()), float(low), float(high), min(len(a), len(b)), level)
+
+
+class CensoredTimes(NamedTuple):
+    """The step at which each seed reached a threshold; the last step, marked `censored`, where it did not.
+
+    >>> times = CensoredTimes(np.array([30, 10, 50, 50]), np.array([False, False, True, True]))
+    >>> times.median(np.random.default_rng(0)).estimate
+    30.0
+    >>> print(times.say(np.random.default_rng(0)))
+    median 30 [10, not reached]; reached by 2 of 4 seeds within 50
+    """
+
+    times: np.ndarray
+    censored: np.ndarray
+
+    @property
+    def reached(self) -> float:
+        """The fraction of seeds that reached the threshold."""
+        return float(np.mean(~self.censored))
+
+    def median(self, rng: np.random.Generator, resamples: int = 2000, level: float = 0.95) -> Interval:
+        """The earliest step by which half of the seeds had reached it; inf, not reached, if fewer did."""
+        return _over_seeds(np.where(self.censored, np.inf, self.times), _half, rng, resamples, level)
+
+    def restricted_mean(self, rng: np.random.Generator, resamples: int = 2000, level: float = 0.95) -> Interval:
+        """The mean of min(time, last step): a lower bound of the mean time if any seed is censored."""
+        return interval(self.times, mean, rng, resamples, level)
+
+    def say(self, rng: np.random.Generator, resamples: int = 2000, level: float = 0.95) -> str:
+        """One line: the median with its interval, and how many seeds reached the threshold at all."""
+        n, middle = len(self.times), self.median(rng, resamples, level)
+        line = f"median {middle}; reached by {n - int(self.censored.sum())} of {n} seeds"
+        return line + (f" within {self.times[self.censored].max():g}" if self.censored.any() else "")
+
+
+def time_to_threshold(
+    steps: ArrayLike, curves: ArrayLike, threshold: float | int, direction: str = "up"
+) -> CensoredTimes:
+    """The first recorded step at which each seed's curve is at or past the threshold.
+
+    `steps` is [T] and `curves` [n_seeds, T]; direction "up" means value >= threshold, "down" value <=
+    threshold. A seed that never gets there is censored at the last step. NaN means nothing was recorded
+    at that step, so nothing was reached.
+    """
+    steps, curves = np.asarray(steps), np.asarray(curves, np.float64)
+    if curves.ndim != 2 or steps.shape != curves.shape[1:] or not curves.size:
+        given = f"{steps.shape} and {curves.shape}"
+        raise ValueError(f"Expected steps [T] and curves [n_seeds, T], but their shapes are {given}.")
+    if direction not in ("up", "down"):
+        raise ValueError(f"Unknown direction {direction!r}: use 'up' (at least) or 'down' (at most).")
+    if math.isnan(threshold):
+        raise ValueError("The threshold is NaN, which no curve can reach: give a number.")
+    hit = curves >= threshold if direction == "up" else curves <= threshold
+    reached = hit.any(axis=1)
+    return CensoredTimes(np.where(reached, steps[hit.argmax(axis=1)], steps[-1]), np.logical_not(reached))
+
+
+def _half(values: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The smallest value that at least half of the values do not exceed; infinite values are allowed."""
+    n = values.shape[axis]
+    return np.take(np.sort(values, axis), (n + 1) // 2 - 1, axis)
+
+
+def _ends(drawn: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """The two percentiles of [..., resamples], rounded outwards to drawn values, so that inf stays inf."""
+    ordered, last = np.sort(drawn, axis=-1), drawn.shape[-1] - 1
+    tail = (1 - level) / 2
+    return ordered[..., math.floor(tail * last)], ordered[..., math.ceil((1 - tail) * last)]
+
+
+def _seeds(values: ArrayLike, *, one: bool = False) -> np.ndarray:
+    array = np.asarray(values, np.float64)
+    if array.ndim < 1 or (one and array.ndim != 1):
+        wanted = "[n_seeds]" if one else "[n_seeds, ...]"
+        raise ValueError(f"Expected values of shape {wanted}, but got an array of shape {array.shape}.")
+    if not array.size:
+        raise ValueError(f"There are no values (shape {array.shape}): at least one seed is needed.")
+    if not np.isfinite(array).all():
+        bad = int(np.sum(~np.isfinite(array)))
+        raise ValueError(f"{bad} of {array.size} values are NaN or infinite: drop or repair those runs.")
+    return array
+
+
+def _statistic(statistic: str | Statistic) -> Statistic:
+    if callable(statistic):
+        return statistic
+    if statistic not in STATISTICS:
+        raise ValueError(f"Unknown statistic {statistic!r}: use {', '.join(STATISTICS)}, or a function.")
+    return STATISTICS[statistic]
+
+
+def _check(resamples: int, level: float) -> None:
+    if resamples < 1 or not 0 < level < 1:
+        raise ValueError(f"Need resamples >= 1 and 0 < level < 1, but got {resamples=} and {level=}.")
+
+
+def _plain(array: np.ndarray, shape: tuple[int, ...]) -> float | np.ndarray:
+    return array.reshape(shape) if shape else float(array[0])
+
+
+def _number(value: float | np.ndarray) -> str:
+    if np.isposinf(value):
+        return "not reached"
+    return f"{value:.0f}" if 1e4 <= abs(value) < 1e8 else f"{value:.4g}"

@@ -1,0 +1,137 @@
+"""A loop over time whose parts get their slopes after it.
+
+Left to itself, differentiation makes the slope of every layer's weights in each step, a product too small for a GPU,
+and adds it to that of the steps before. But the slope by the weights w of a part f is a sum over steps,
+
+    dL/dw = sum_t g_t df(x_t; w)/dw,    x_t what came into the part, g_t the slope by what came out of it,
+
+and once all x_t and g_t are there it is made for all steps at once.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from made.agents.dreamer.network import Dense
+from made.core import trees
+from made.nets.layers import EVEN
+
+
+def padded_size(dtype: Any) -> int:
+    """What sides are to be multiples of."""
+    return EVEN if jax.default_backend() != "cpu" and jnp.dtype(dtype) == jnp.bfloat16 else 1
+
+
+class PaddedDense(eqx.Module):
+    """A layer with its weights in the type that products are computed in, zeros added to fill up their sides."""
+
+    weight: Float[Array, "i+ o+"]
+    bias: Float[Array, " o"]
+
+    @classmethod
+    def of(cls, layer: Dense, dtype: Any) -> "PaddedDense":
+        """The same layer."""
+        return cls(pad_axis(pad_axis(layer.weight.astype(dtype), dtype, 0), dtype, 1), layer.bias)
+
+    def __call__(self, x: Float[Array, "*b i"], dtype: Any = None) -> Float[Array, "*b o"]:
+        """x W + b; `dtype` is known already."""
+        del dtype
+        x = pad_axis(x.astype(self.weight.dtype), self.weight.dtype, x.ndim - 1)
+        return (x @ self.weight).astype(jnp.float32)[..., : self.bias.size] + self.bias
+
+
+def padded_dense(tree: PyTree, dtype: Any) -> Any:
+    """Every layer within as a `PaddedDense` one."""
+    is_layer = lambda x: isinstance(x, Dense)  # noqa: E731
+    return jax.tree.map(lambda x: PaddedDense.of(x, dtype) if is_layer(x) else x, tree, is_leaf=is_layer)
+
+
+def pad_axis(tree: PyTree, dtype: Any, axis: int) -> Any:
+    """Arrays with zeros after their last rows along an axis, up to the next multiple."""
+    side = padded_size(dtype)
+
+    def fill(x: Array) -> Array:
+        more = -x.shape[axis] % side
+        return jnp.pad(x, [(0, more if i == axis else 0) for i in range(x.ndim)]) if more else x
+
+    return jax.tree.map(fill, tree)
+
+
+Parts = Sequence[Callable]  # pytrees that are called with arrays
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def scan_deferred_grad(
+    step: Callable, at_a_time: int, parts: Parts, fixed: PyTree, start: PyTree, given: PyTree
+) -> Any:
+    """`jax.lax.scan` of step(parts, fixed, carry, x) -> (carry, out), `at_a_time` steps in a pass.
+
+    A step calls each part once. What is `fixed` gets no slope, and a step depends on nothing else that has one.
+    """
+    return jax.lax.scan(functools.partial(step, parts, fixed), start, given, unroll=at_a_time)
+
+
+def _there(
+    step: Callable, at_a_time: int, parts: Parts, fixed: PyTree, start: PyTree, given: PyTree
+) -> tuple[Any, tuple[Callable, list[Any], Parts]]:
+    """What the loop gives, and what the way back needs. A zero is added to what each part gives: slopes are by that."""
+    fixed, steps = jax.lax.stop_gradient(fixed), jax.tree.leaves(given)[0].shape[0]
+
+    def tapped(carry: PyTree, x: tuple[PyTree, Any]) -> tuple[PyTree, Any]:
+        seen, gave = [()] * len(parts), [()] * len(parts)
+
+        def call(i: int, *came: Array) -> PyTree:
+            calls[i] += 1
+            seen[i], gave[i] = came, parts[i](*came)  # type: ignore[call-overload]
+            return gave[i] if x[1] is None else jax.tree.map(jnp.add, gave[i], x[1][i])
+
+        calls = [0] * len(parts)
+        carry, out = step([functools.partial(call, i) for i in range(len(parts))], fixed, carry, x[0])
+        if calls != [1] * len(parts):
+            raise ValueError(f"A step of looped calls each of its parts once, and this one {calls} times.")
+        return carry, (out, seen, gave)
+
+    shapes = jax.eval_shape(lambda: tapped(start, (jax.tree.map(lambda x: x[0], given), None))[1][2])
+    zeros = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), shapes)
+
+    def run(start: PyTree, given: PyTree, taps: PyTree) -> tuple[Any, list[Any]]:
+        last, (outs, seen, _) = jax.lax.scan(tapped, start, (given, taps), unroll=at_a_time)
+        return (last, outs), seen
+
+    answer, back, seen = jax.vjp(run, start, given, zeros, has_aux=True)
+    return answer, (back, seen, parts)
+
+
+def _back(step: Callable, at_a_time: int, kept: tuple[Callable, list[Any], Parts], slopes: PyTree) -> tuple[Any, ...]:
+    back, seen, parts = kept
+    by_start, by_given, by_taps = back(slopes)
+
+    def of(part: Callable, came: tuple[Array, ...], slope: PyTree) -> PyTree:
+        over = jax.vmap if all(map(_is_same_in_lanes, jax.tree.leaves(came))) else _one_by_one
+        came = jax.tree.map(_again, came)
+        return jax.vjp(lambda part: over(lambda x: part(*x))(came), part)[1](slope)[0]
+
+    by_parts = [of(*each) for each in zip(parts, seen, by_taps, strict=True)]
+    return type(parts)(by_parts), None, by_start, by_given  # type: ignore[call-arg]
+
+
+scan_deferred_grad.defvjp(_there, _back)
+
+
+def _again(x: Array) -> Array:
+    """A key that is used a second time to make the same draws anew; all else as it is."""
+    return jax.random.clone(x) if trees.is_key(x) else x
+
+
+def _is_same_in_lanes(x: Array) -> bool:
+    """Whether what is drawn from a key is the same side by side with others; of the kinds of keys, with threefry."""
+    return not trees.is_key(x) or str(jax.random.key_impl(x)) == "threefry2x32"
+
+
+def _one_by_one(call: Callable) -> Callable:
+    return lambda given: jax.lax.map(call, given)

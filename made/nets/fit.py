@@ -1,0 +1,92 @@
+"""How the network of a bonus or of a density learns from the batch it is handed."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Key, PyTree
+
+from made.core import Metrics
+from made.core.config import ABOVE_ZERO, POSITIVE, check_numbers
+
+Loss = Callable[[PyTree, PyTree, Key[Array, ""]], tuple[Float[Array, ""], Metrics]]
+
+
+class FitState(NamedTuple):
+    """Parameters and the state of their optimiser."""
+
+    params: PyTree
+    optimiser: PyTree
+
+
+class Fit(eqx.Module):
+    """Adam, `steps` steps an update, each on `batch` items drawn from those given; on all of them where batch is 0.
+
+    A learner that replays the past may work in proportion to what came in (`after`); `steps` is then the most.
+
+    A loss is a function (params, items, key) -> (scalar, metrics) of items with one leading axis.
+    """
+
+    learning_rate: float = 1e-4
+    clip: float = 40.0  # the largest norm of a gradient
+    epsilon: float = 1e-8
+    steps: int = eqx.field(static=True, default=1)
+    batch: int = eqx.field(static=True, default=0)
+
+    def __check_init__(self):
+        check_numbers(self, {POSITIVE: ("learning_rate", "epsilon"), ABOVE_ZERO: ("clip",)})
+        if self.steps < 1 or self.batch < 0:
+            raise ValueError(
+                f"Fit takes steps >= 1 and batch >= 0 (0 for all), got steps={self.steps}, batch={self.batch}."
+            )
+
+    def after(self, n: int, fresh: int) -> "Fit":
+        """The same with one step for each fresh * batch of n new items, from 1 to `steps`; all where fresh is 0.
+
+        >>> [Fit(steps=8, batch=128).after(n, fresh=3).steps for n in (512, 3200, 10_000)]
+        [1, 8, 8]
+        """
+        if not fresh * self.batch:
+            return self
+        return dataclasses.replace(self, steps=min(max(n // (fresh * self.batch), 1), self.steps))
+
+    def _optimiser(self) -> optax.GradientTransformation:
+        return optax.chain(optax.clip_by_global_norm(self.clip), optax.adam(self.learning_rate, eps=self.epsilon))
+
+    def init(self, params: PyTree) -> FitState:
+        """Parameters before any step."""
+        return FitState(params, self._optimiser().init(params))
+
+    def fit(self, loss: Loss, learned: FitState, items: PyTree, key: Key[Array, ""]) -> tuple[FitState, Metrics]:
+        """The steps of one update; the metrics are those of the last step."""
+        draw = lambda key: items  # noqa: E731
+        if self.batch:
+            n = jax.tree.leaves(items)[0].shape[0]
+            draw = lambda key: jax.tree.map(lambda x: x[jax.random.randint(key, (self.batch,), 0, n)], items)  # noqa: E731
+        return self.fit_sampled(loss, learned, draw, key)
+
+    def fit_sampled(
+        self, loss: Loss, learned: FitState, draw: Callable[[Key[Array, ""]], PyTree], key: Key[Array, ""]
+    ) -> tuple[FitState, Metrics]:
+        """The same, with the items of each step drawn by a function of a key: from a window of the past, say."""
+        optimiser, slope = self._optimiser(), jax.value_and_grad(loss, has_aux=True)
+
+        def step(learned: FitState, key) -> tuple[FitState, Metrics]:
+            k_draw, k_loss = jax.random.split(key)
+            (value, metrics), gradient = slope(learned.params, draw(k_draw), k_loss)
+            change, state = optimiser.update(gradient, learned.optimiser, learned.params)
+            return FitState(optax.apply_updates(learned.params, change), state), {"loss": value, **metrics}
+
+        if self.steps == 1:
+            return step(learned, key)
+        learned, metrics = jax.lax.scan(step, learned, jax.random.split(key, self.steps))
+        return learned, jax.tree.map(lambda x: x[-1], metrics)
+
+
+def with_prefix(metrics: Metrics, prefix: str) -> Metrics:
+    """Metrics under a prefix, so that two learners of one bonus do not overwrite each other's."""
+    return {f"{prefix}/{name}": jnp.asarray(x) for name, x in metrics.items()}

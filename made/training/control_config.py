@@ -1,0 +1,262 @@
+"""A run on a task of DeepMind Control: RAD or Dreamer from pixels, SAC from states, with a bonus."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+
+from made.agents.dreamer.agent import Dreamer
+from made.agents.dreamer.observation_model import SIDE
+from made.agents.registry import make_agent
+from made.agents.sac.agent import RAD
+from made.bonuses.off_policy_presets import MEMORY
+from made.bonuses.re3 import RE3
+from made.bonuses.registry import from_elsewhere, make_bonus
+from made.bonuses.replay_data import needs_new
+from made.core import Bonus, Spec
+from made.core.schedules import Schedule
+from made.core.trial import Trial
+from made.envs.control import Control, make_control, rendering
+from made.training.bonus_coefs import dreamer_temperature, temperature
+from made.training.off_policy import ReplayLearner
+from made.training.replay import ReplayBuffer
+from made.training.sequence_buffer import SequenceBuffer
+from made.training.sequence_learner import SequenceLearner
+
+SEED_STEPS, QUADRUPED_SEED_STEPS = 1000, 10_000
+PREFILL, TRAIN_EVERY = 5000, 1000  # of Dreamer v1, in steps of the environment
+
+
+class ControlConfig(Trial):
+    """The whole configuration of a run on one control task. An iteration is one action of each seed's agent.
+
+    The first `seed_steps` actions are random; from then on each is followed by one update on `batch` steps drawn from
+    the replay. The defaults are those of the paper's release (Appendix B.4). It is stepped by the host
+    (`made.experiments.resumable`), since its environments live in processes of their own.
+    """
+
+    task: Control
+    agent: RAD
+    bonus: Bonus
+    tau: Schedule
+    replay: ReplayBuffer
+    batch: int = eqx.field(static=True, default=512)
+    seed_steps: int = eqx.field(static=True, default=SEED_STEPS)
+    episodes: int = eqx.field(static=True, default=10)  # of one evaluation, by the mean action
+    iterations: int = eqx.field(static=True, default=1000)
+    every: int = eqx.field(static=True, default=10)
+    on_host: ClassVar[bool] = True
+
+    def __check_init__(self):
+        for name in ("batch", "seed_steps", "episodes", "iterations", "every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"A control run takes {name} of at least 1, got {getattr(self, name)}.")
+
+    @property
+    def env(self) -> Control:
+        """The task, as other runs call it."""
+        return self.task
+
+    @property
+    def n_envs(self) -> int:
+        """Each seed has one environment."""
+        return 1
+
+    @property
+    def unroll(self) -> int:
+        """Steps of the environment in one iteration, so that frames are counted as everywhere."""
+        return self.task.repeat
+
+    @property
+    def at_once(self) -> int:
+        """Actions between updates, whose steps are stored together."""
+        return 1
+
+    def due(self, t: int) -> tuple[int, int]:
+        """(updates that follow the t-th action, actions that are new to them)."""
+        return (1, 1) if t > self.seed_steps else (0, 0)
+
+    def learner(self, spec: Spec) -> ReplayLearner:
+        """What learns, for a task that looks like this."""
+        return ReplayLearner(spec, self.agent, self.bonus, self.tau, self.replay, self.batch)
+
+    @property
+    def first_update(self) -> int:
+        """The action that is the first to be followed by an update."""
+        return self.seed_steps + 1
+
+    def demand(self) -> None:
+        if self.iterations <= self.first_update:  # the last action is followed by none
+            steps = (self.first_update + 1) * self.unroll
+            raise ValueError(
+                f"{self.iterations * self.unroll} steps are {self.iterations} actions, and with "
+                f"seed_steps={self.seed_steps} at random the first update would follow action {self.first_update}: "
+                f"nothing would be learnt. Take at least {steps} steps, or a smaller --set seed_steps=..."
+            )
+        if resolve(self).replay.stack != self.replay.stack:
+            raise ValueError(f"replay.stack is {self.replay.stack} and the task stacks {self.task.stack}: set both.")
+        if self.task.pixels:
+            rendering.choose()  # a sentence where nothing can be drawn
+        else:
+            rendering.demand_known()
+
+    def start(self, key):
+        raise ValueError(f"{self.task.task} is stepped in processes of its own, by made train and made run.")
+
+    def advance(self, state):
+        return self.start(state)
+
+
+class DreamerConfig(ControlConfig):
+    """The same with Dreamer, which acts by what it remembers and learns from `batch` windows of a replay of sequences.
+
+    After `seed_steps` actions at random it learns `pretrain` times, then `updates` times after every `train_every`
+    actions, in one compiled call. The defaults are those of Dreamer v1 at repeat 2: 5000 steps of the environment at
+    random, and 100 updates for every 1000 of them.
+    """
+
+    agent: Dreamer  # type: ignore[assignment]
+    replay: SequenceBuffer  # type: ignore[assignment]
+    batch: int = eqx.field(static=True, default=50)
+    seed_steps: int = eqx.field(static=True, default=PREFILL // 2)
+    pretrain: int = eqx.field(static=True, default=100)
+    train_every: int = eqx.field(static=True, default=TRAIN_EVERY // 2)
+    updates: int = eqx.field(static=True, default=100)
+
+    def __check_init__(self):
+        for name in ("train_every", "updates"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"A run of Dreamer takes {name} of at least 1, got {getattr(self, name)}.")
+        if self.pretrain < 0:
+            raise ValueError(
+                f"A run of Dreamer takes pretrain of at least 0, got {self.pretrain}: 0 leaves out the updates before "
+                "the first action of its own."
+            )
+
+    @property
+    def at_once(self) -> int:
+        return self.train_every
+
+    @property
+    def first_update(self) -> int:
+        return self.seed_steps + (0 if self.pretrain else self.train_every)
+
+    def due(self, t: int) -> tuple[int, int]:
+        since = t - self.seed_steps
+        if since <= 0:
+            return (self.pretrain, min(self.seed_steps, self.replay.steps.room[0])) if since == 0 else (0, 0)
+        return (self.updates, self.train_every) if since % self.train_every == 0 else (0, 0)
+
+    def learner(self, spec: Spec) -> SequenceLearner:
+        return SequenceLearner(spec, self.agent, self.bonus, self.tau, self.replay, self.batch)
+
+
+def control_config(env: str, agent: str, bonus: str, tau: Schedule | None = None) -> ControlConfig:
+    """The run of those names with the paper's settings, at the paper's temperature unless one is given."""
+    who = make_agent(agent)
+    if tau is None and from_elsewhere(bonus) and bonus != "none":
+        raise ValueError(
+            f"No temperature is known for the bonus {bonus} on control tasks: give one, such as --tau 0.05."
+        )
+    if isinstance(who, Dreamer):
+        return dreamer_config(env, bonus, tau, who)
+    if not isinstance(who, RAD):
+        raise ValueError(
+            f"{agent} does not act in control tasks: take rad or dreamer, from pixels, or sac, from states."
+        )
+    task = make_control(env, pixels=who.layout.encoder == "pixels")
+    steps = QUADRUPED_SEED_STEPS if env.startswith("quadruped_") else SEED_STEPS
+    schedule = temperature(env, bonus) if tau is None else tau
+    pays = make_bonus(bonus, "off_policy", pixels=task.pixels)
+    return resolve(ControlConfig(task, who, pays, schedule, ReplayBuffer(), seed_steps=steps))
+
+
+def dreamer_config(env: str, bonus: str, tau: Schedule | None = None, agent: Dreamer = Dreamer()) -> DreamerConfig:
+    """Dreamer on a task from single pictures of 64 x 64, as v1 and the paper's release have it."""
+    task = make_control(env, size=SIDE, stack=1)
+    schedule = dreamer_temperature(env, bonus) if tau is None else tau
+    paces = {"seed_steps": PREFILL // task.repeat, "train_every": TRAIN_EVERY // task.repeat}
+    return DreamerConfig(task, agent, make_bonus(bonus, "dreamer"), schedule, SequenceBuffer(), **paces)
+
+
+def resolve(run: ControlConfig) -> ControlConfig:
+    """The run once all its settings are known: they must fit each other; the replay stacks frames as the task does."""
+    if isinstance(run, DreamerConfig):
+        return resolve_dreamer(run)
+    task, layout = run.task, run.agent.layout
+    if (layout.encoder == "pixels") != task.pixels:
+        raise ValueError(
+            f"The agent reads {layout.encoder} and task.pixels is {task.pixels}: --agent rad is for pixels and "
+            "--agent sac for states."
+        )
+    if task.pixels and layout.crop > task.size:
+        raise ValueError(
+            f"The agent looks at crops of {layout.crop} pixels a side and a picture has task.size={task.size}: add "
+            f"--set agent.layout.crop={max(1, task.size * 84 // 100)}, or less."
+        )
+    if run.replay.streams != 1:
+        raise ValueError(f"Each seed has one environment: replay.streams must be 1, got {run.replay.streams}.")
+    replay = dataclasses.replace(run.replay, stack=task.stack if task.pixels else 1)
+    return dataclasses.replace(run, replay=replay, bonus=_among_the_replay(run))
+
+
+def resolve_dreamer(run: DreamerConfig) -> DreamerConfig:
+    """Dreamer's settings fitted to each other: RE3's neighbours are the batch, whatever its size."""
+    task, steps = run.task, run.replay.steps
+    if task.pixels and (task.size, task.stack) != (SIDE, 1):
+        raise ValueError(
+            f"Dreamer is shown one picture of {SIDE} x {SIDE} pixels and remembers the others, got "
+            f"task.size={task.size} and task.stack={task.stack}: leave them as they are."
+        )
+    if (steps.streams, steps.stack) != (1, 1):
+        raise ValueError(
+            f"Each seed has one environment and its frames are kept singly: replay.steps.streams and "
+            f"replay.steps.stack must be 1, got {steps.streams} and {steps.stack}."
+        )
+    if run.seed_steps < run.replay.length:
+        raise ValueError(
+            f"A first window takes replay.length={run.replay.length} actions, and seed_steps={run.seed_steps} are "
+            "taken at random: raise seed_steps, or draw shorter windows."
+        )
+    uneven = run.train_every % run.updates or (run.pretrain and run.seed_steps % run.pretrain)
+    if uneven and needs_new(run.bonus):
+        raise ValueError(
+            f"A part of this bonus takes in every step once, and train_every={run.train_every} cannot be shared out "
+            f"over updates={run.updates}, or seed_steps={run.seed_steps} over pretrain={run.pretrain}: take numbers of "
+            "updates that divide the numbers of actions."
+        )
+    return dataclasses.replace(run, bonus=_among_the_batch(run))
+
+
+def _among_the_batch(run: DreamerConfig) -> Bonus:
+    """The bonus of a run, wherever RE3 stands in it with room for one batch."""
+    length, n = run.replay.length, run.batch * run.replay.length
+
+    def told(k: int) -> str:
+        held = f"batch={run.batch} windows of replay.length={length}, {n} in all"
+        return f"a batch, and k={k} needs more of them than {held}: add --set batch={k // length + 1}"
+
+    return _with_room(run.bonus, n, told)
+
+
+def _among_the_replay(run: ControlConfig) -> Bonus:
+    """The bonus of a run, wherever RE3 stands in it with room for the whole replay, unless it was given another."""
+    n, path = run.replay.capacity, "replay.capacity"
+
+    def told(k: int) -> str:
+        return f"the replay, and k={k} needs more of them than {path}={n}: add --set {path}={k + 1}"
+
+    return _with_room(run.bonus, n, told, given=lambda part: part.capacity != MEMORY)
+
+
+def _with_room(bonus: Bonus, n: int, told: Callable[[int], str], given: Callable = lambda part: False) -> Bonus:
+    """A bonus whose RE3, wherever it stands, remembers n steps or what it was given; refused where k is not below n."""
+    is_re3 = lambda x: isinstance(x, RE3)  # noqa: E731
+    for path, part in jax.tree_util.tree_leaves_with_path(bonus, is_leaf=is_re3):
+        if is_re3(part) and part.k >= n:
+            fewer = f", or --set bonus{jax.tree_util.keystr(path)}.k={n - 1} or less" * (n > 1)
+            raise ValueError(f"RE3 looks for its k-th neighbour among the steps of {told(part.k)} or more{fewer}.")
+    resize = lambda x: dataclasses.replace(x, capacity=n) if is_re3(x) and not given(x) else x  # noqa: E731
+    return jax.tree.map(resize, bonus, is_leaf=is_re3)

@@ -1,0 +1,157 @@
+"""Algorithm 1 as a training loop: roll out, estimate the densities, form r_k, plan on it."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Key, PyTree
+
+from made.bonuses.calibrated import bonus_strength
+from made.core import Agent, Bonus, Environment, Metrics, Transition, require_fields
+from made.core.schedules import Constant, Schedule
+from made.core.trial import Trial
+from made.training.probes import Probe, ProbeContext
+from made.training.rollout import EnvSlot, EpisodeEnds, ResetPool, refill_pool, reset_slots, rollout
+
+
+class RunConfig(Trial):
+    """The whole configuration of a training run. Numbers are leaves, so a stack of Runs is a batch of lanes."""
+
+    env: Environment
+    agent: Agent
+    bonus: Bonus
+    tau: Schedule = Constant(1.0)
+    n_envs: int = eqx.field(static=True, default=1)
+    unroll: int = eqx.field(static=True, default=16)  # steps of each environment in one iteration
+    iterations: int = eqx.field(static=True, default=1000)
+    every: int = eqx.field(static=True, default=10)
+    resets_per_update: int | None = eqx.field(
+        static=True, default=None
+    )  # episodes prepared per rollout; None: one for every step
+    pool_per_env: int = eqx.field(
+        static=True, default=1
+    )  # episodes in waiting for each environment, where `starts` is set
+    probes: tuple[Probe, ...] = ()
+
+    def __check_init__(self):
+        for name in ("n_envs", "unroll", "iterations", "every", "pool_per_env"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"RunConfig.{name} must be at least 1, got {getattr(self, name)}.")
+        if self.resets_per_update is not None and (
+            self.resets_per_update < 1 or self.resets_per_update != int(self.resets_per_update)
+        ):
+            raise ValueError(
+                f"RunConfig.resets_per_update must be a whole number of at least 1, or None for one at every step; got {self.resets_per_update}."
+            )
+
+    def start(self, key: Key[Array, ""]) -> "RunState":
+        return start(self, key)
+
+    def advance(self, state: "RunState") -> tuple["RunState", Metrics]:
+        return iterate(self, state)
+
+    def snapshot(self, state: "RunState") -> dict[str, Array]:
+        scene = ProbeContext(self.agent, state.agent, self.tau(state.k))
+        read = [watch.read(seen, scene) for watch, seen in zip(self.probes, state.probe_states, strict=True)]
+        return {name: value for one in read for name, value in one.items()}
+
+
+class RunState(NamedTuple):
+    """Everything of a run that changes, and the environment as it was settled for this run."""
+
+    env: Environment
+    agent: PyTree
+    bonus: PyTree
+    streams: EnvSlot
+    reserve: ResetPool | None
+    probe_states: tuple[PyTree, ...]
+    k: Int[Array, ""]  # iterations done
+    key: Key[Array, ""]
+
+
+def start(run: RunConfig, key: Key[Array, ""]) -> RunState:
+    """Line 2 of Algorithm 1: nothing seen yet."""
+    k_env, k_agent, k_bonus, k_streams, _, k_watch, k_next = jax.random.split(key, 7)
+    env = run.env.sample_task(k_env)
+    spec = env.spec._replace(goal=run.bonus.memory.goal(env.spec))
+    agent, bonus = run.agent.init(k_agent, spec), run.bonus.init(k_bonus, spec)
+    n, reserve = run.n_envs, None
+    if run.resets_per_update is None:
+        streams = reset_slots(env, run.agent, run.bonus, bonus, n, k_streams)
+    else:  # the first and those in waiting in one go: a generator of levels is long to compile
+        both = reset_slots(env, run.agent, run.bonus, bonus, (1 + run.pool_per_env) * n, k_streams)
+        streams, waiting = (jax.tree.map(lambda x, part=part: x[part], both) for part in (slice(n), slice(n, None)))
+        reserve = ResetPool(waiting, jnp.zeros(run.pool_per_env * n, bool))
+    watch_keys = jax.random.split(k_watch, len(run.probes)) if run.probes else ()
+    probe_states = tuple(watch.init(k, spec) for watch, k in zip(run.probes, watch_keys, strict=True))
+    return RunState(env, agent, bonus, streams, reserve, probe_states, jnp.zeros((), jnp.int32), k_next)
+
+
+def learn(
+    run: RunConfig, agent: PyTree, bonus: PyTree, batch: Transition, k: Int[Array, ""], key: Key[Array, ""]
+) -> tuple[PyTree, PyTree, Metrics]:
+    """Lines 4 to 6 of Algorithm 1, in that order, for compiled and host experience alike.
+
+    update the density estimates; r_k = r + tau_k bonus, Eq. (5); plan on r_k.
+    The bonus is updated first, so its counts include the visit they pay for.
+    """
+    k_bonus, k_agent = jax.random.split(key)
+    bonus, of_bonus = run.bonus.update(bonus, batch, k_bonus)
+    if run.bonus.reads and "value" not in run.bonus.reads:  # else it pays the same everywhere, or needs a planner
+        paid = run.bonus.reward(bonus, batch).mean()
+        strength = bonus_strength(run.tau(k), paid, run.env.spec.horizon or run.unroll)
+        of_bonus = {**of_bonus, "bonus": paid, "bonus_strength": jnp.asarray(strength)}
+
+    def reward_fn(batch: Transition, *, value: Array | None = None) -> Array:
+        require_fields(run.bonus, batch, value)
+        return batch.reward + run.tau(k) * run.bonus.reward(bonus, batch, value=value)
+
+    agent, of_agent = run.agent.update(agent, batch, reward_fn, k_agent)
+    return agent, bonus, {**of_bonus, **of_agent}
+
+
+def iterate(run: RunConfig, state: RunState) -> tuple[RunState, Metrics]:
+    """One iteration k: pure, so it may be jitted, scanned over k and vmapped over lanes."""
+    key, k_roll, k_learn, k_fresh = jax.random.split(state.key, 4)
+    k, parts = state.k + 1, (state.env, run.agent, run.bonus)
+    rolled = rollout(*parts, state.agent, state.bonus, state.streams, run.unroll, k_roll, reserve=state.reserve)
+    agent, bonus, metrics = learn(run, state.agent, state.bonus, rolled.batch, k, k_learn)
+    reserve = rolled.reserve
+    if reserve is not None and run.resets_per_update is not None:
+        reserve = refill_pool(reserve, reset_slots(*parts, bonus, run.resets_per_update, k_fresh))
+    probe_states = tuple(
+        watch.update(seen, rolled.batch, k) for watch, seen in zip(run.probes, state.probe_states, strict=True)
+    )
+    after = RunState(state.env, agent, bonus, rolled.streams, reserve, probe_states, k, key)
+    return after, {**episode_metrics(rolled.ended), **metrics}
+
+
+def episode_metrics(ended: EpisodeEnds) -> Metrics:
+    """Mean return and length of the episodes that ended; NaN where none did."""
+    episodes = ended.done.sum()
+    mean = lambda x: jnp.where(episodes > 0, (x * ended.done).sum() / jnp.maximum(episodes, 1), jnp.nan)  # noqa: E731
+    return {
+        "return": mean(ended.total),
+        "length": mean(ended.length),
+        "episodes": episodes.astype(float),
+        "replayed": ended.replayed.sum().astype(float),
+    }
+
+
+def evaluate(run: RunConfig, state: RunState, episodes: int, key: Key[Array, ""], steps: int | None = None) -> Metrics:
+    """Mean return over fresh episodes, acting without exploration and learning nothing.
+
+    One environment for each episode, `steps` long: the horizon of the environment unless said otherwise.
+    """
+    steps = steps or run.env.spec.horizon
+    if steps is None:
+        raise ValueError("This environment has no horizon: say how many steps an evaluation may take, steps=...")
+    k_start, k_roll = jax.random.split(key)
+    parts = (state.env, run.agent, run.bonus)
+    streams = reset_slots(*parts, state.bonus, episodes, k_start)
+    spare = ResetPool(streams, jnp.ones(episodes, bool))  # what comes after the first episode does not count
+    ended = rollout(*parts, state.agent, state.bonus, streams, steps, k_roll, reserve=spare, explore=False).ended
+    first = ended.done & (jnp.cumsum(ended.done, axis=0) == 1)
+    ends = episode_metrics(ended._replace(done=first))
+    return {"eval_return": ends["return"], "eval_length": ends["length"], "eval_episodes": ends["episodes"]}

@@ -1,0 +1,143 @@
+"""Where and by what a result was made: versions, commit, device; no host name, user name or path."""
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def provenance(started: float | int, wall_s: float | int, lanes: int = 1) -> dict[str, Any]:
+    """What made a result, as plain data for run.json.
+
+    `started` is the time of `time.time()` at the start, `wall_s` the duration in seconds of the program
+    that made the result, and `lanes` how many runs shared that program (seeds and settings under one
+    vmap).
+    """
+    import jax
+    import numpy as np
+
+    commit, dirty = checkout(_PACKAGE)
+    devices = jax.devices()
+    return {
+        "made": _version(),
+        "commit": commit,
+        "dirty": dirty,
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "device": devices[0].device_kind,
+        "device_platform": devices[0].platform,
+        "device_count": len(devices),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu(),
+        "cpu_cores": _cores(),
+        "started": datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds"),
+        "wall_s": round(float(wall_s), 3),
+        "lanes": int(lanes),
+    }
+
+
+def merged(provenances: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The provenance of many runs as one: a value that all share, else the list of those that occur.
+
+    `runs` counts them, `started` is the earliest start, and `wall_s` the time spent on all of them: the
+    sum of each run's share wall_s / lanes of its program.
+    """
+    given = list(provenances)
+    out: dict[str, Any] = {"runs": len(given)}
+    for key in dict.fromkeys(key for one in given for key in one if key not in ("wall_s", "lanes", "started")):
+        values = list(dict.fromkeys(one.get(key) for one in given))
+        out[key] = values[0] if len(values) == 1 else values
+    resets_per_update = [one["started"] for one in given if "started" in one]
+    shares = [one["wall_s"] / max(one.get("lanes", 1), 1) for one in given if "wall_s" in one]
+    return (
+        out
+        | ({"started": min(resets_per_update)} if resets_per_update else {})
+        | ({"wall_s": round(sum(shares), 3)} if shares else {})
+    )
+
+
+def over_pieces(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Every commit, device and version of JAX that took part in a run, and in how many pieces it was made."""
+    found: dict[str, Any] = {}
+    for name in ("commit", "device", "jax"):
+        several = dict.fromkeys(one.get(name) for one in sessions)
+        found[name] = ", ".join(map(str, several)) if len(several) > 1 else next(iter(several))
+    return {**found, "pieces": len(sessions)}
+
+
+@functools.cache
+def checkout(package: Path) -> tuple[str | None, bool | None]:
+    """The commit of the git checkout that tracks a package folder, and whether the folder differs from it.
+
+    (None, None) where there is no git, no commit, or the folder is not tracked (an installed package
+    inside somebody else's checkout). Sources that travel without their checkout are told their commit by the
+    environment variable MADE_COMMIT. Asked once a process: later edits are not what is running.
+    """
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(package), *words]
+        quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, env=quiet)
+        return done.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "--", "__init__.py")
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", "."))
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return os.environ.get("MADE_COMMIT"), None
+
+
+@functools.cache
+def machine() -> str:
+    """A hash that tells apart the places whose process numbers differ: the host and the process namespace."""
+    try:
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        space = ""
+    return hashlib.sha256(f"{platform.node()} {space}".encode()).hexdigest()[:8]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of this machine runs; True where that cannot be asked."""
+    if os.name != "posix":  # elsewhere os.kill(pid, 0) ends the process instead of asking
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _version() -> str | None:
+    running = getattr(sys.modules.get("made"), "__version__", None)
+    if running is not None:
+        return str(running)
+    try:
+        return importlib.metadata.version("made-rl")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or None
+
+
+def _cores() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

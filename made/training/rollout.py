@@ -1,0 +1,158 @@
+"""Experience in compiled environments: automatic resets, notes and recurrent state live here and nowhere else.
+
+A reset is work that only one step in many needs, but under `vmap` every step would pay for it. So fresh starts are
+drawn in one go before the scan, and a step only swaps one in when an episode ends.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from made.core import Agent, Bonus, Environment, Transition, trees
+
+
+class EnvSlot(NamedTuple):
+    """Everything of one environment that persists from step to step."""
+
+    env: PyTree  # the environment's own state
+    obs: PyTree
+    note: PyTree  # what the bonus wrote beside obs
+    memory: PyTree  # the bonus's episodic memory
+    carry: PyTree  # the agent's recurrent state
+    total: Float[Array, ""]  # extrinsic reward of the episode so far
+    length: Int[Array, ""]  # steps of the episode so far
+
+
+class EpisodeEnds(NamedTuple):
+    """Episodes that ended in a rollout: `total` and `length` count where `done` is set."""
+
+    done: Bool[Array, "T N"]
+    total: Float[Array, "T N"]
+    length: Int[Array, "T N"]
+    replayed: Bool[Array, "T N"]  # the episode that follows had been begun once before
+
+
+class ResetPool(NamedTuple):
+    """Fresh episodes in waiting: M of them, M a multiple of N, and environment n has those at n, n + N, n + 2N, ...
+
+    Used ones are replaced between rollouts, not within one: an environment with none left begins one again.
+    """
+
+    start: EnvSlot  # leaves [M, ...]
+    used: Bool[Array, " M"]
+
+
+class RolloutResult(NamedTuple):
+    """What a rollout leaves: where the environments stand, what was seen, [T, N], and which episodes ended."""
+
+    streams: EnvSlot
+    batch: Transition
+    ended: EpisodeEnds
+    reserve: ResetPool | None
+
+
+def reset_slots(
+    env: Environment, agent: Agent, bonus: Bonus, bonus_state: PyTree, n: int, key: Key[Array, ""]
+) -> EnvSlot:
+    """n fresh episodes side by side, leaves [n, ...]."""
+    k_env, k_note = jax.random.split(key)
+    env_state, obs = env.reset_many(k_env, n)
+
+    def one(env_state, obs, key) -> EnvSlot:
+        memory, note = bonus.memory.remember(bonus_state, bonus.memory.blank(env.spec), obs, key)
+        zero = jnp.zeros((), jnp.int32)
+        return EnvSlot(env_state, obs, note, memory, agent.carry(env.spec), jnp.zeros(()), zero)
+
+    return jax.vmap(one)(env_state, obs, jax.random.split(k_note, n))
+
+
+def advance(
+    env: Environment,
+    agent: Agent,
+    bonus: Bonus,
+    agent_state: PyTree,
+    bonus_state: PyTree,
+    stream: EnvSlot,
+    fresh: EnvSlot,
+    keys: Key[Array, "3"],
+    explore: bool = True,
+) -> tuple[EnvSlot, Transition, EpisodeEnds]:
+    """One step of one environment. `fresh` takes over when the episode ends; the true successor is kept."""
+    k_act, k_step, k_note = keys
+    carry, action, extras = agent.act(agent_state, stream.carry, stream.obs, stream.note.goal, k_act, explore=explore)
+    env_state, step = env.step(stream.env, action, k_step)
+    memory, note = bonus.memory.remember(bonus_state, stream.memory, step.obs, k_note)
+    transition = Transition(
+        stream.obs, action, step.reward, step.obs, step.terminated, step.truncated, stream.note, note, extras
+    )
+    total, length = stream.total + step.reward, stream.length + 1
+    done = step.terminated | step.truncated
+    following = EnvSlot(env_state, step.obs, note, memory, carry, total, length)
+    ended = EpisodeEnds(done, total, length, jnp.zeros_like(done))
+    return trees.select(done, fresh, following), transition, ended
+
+
+def rollout(
+    env: Environment,
+    agent: Agent,
+    bonus: Bonus,
+    agent_state: PyTree,
+    bonus_state: PyTree,
+    streams: EnvSlot,
+    length: int,
+    key: Key[Array, ""],
+    *,
+    reserve: ResetPool | None = None,
+    explore: bool = True,
+) -> RolloutResult:
+    """`length` steps of N environments side by side.
+
+    Without a reserve a fresh episode is prepared for every step of every environment: right where a reset is cheap.
+    With one, an environment whose episode ends takes one of its episodes in waiting; call `refill` between rollouts.
+    """
+    n, agent_state = streams.total.shape[0], agent.acting_params(agent_state)
+    k_start, k_step = jax.random.split(key)
+    keys = jax.random.split(k_step, (length, n, 3))
+
+    def one(stream, fresh, keys):
+        return advance(env, agent, bonus, agent_state, bonus_state, stream, fresh, keys, explore)
+
+    if reserve is None:
+        pool = reset_slots(env, agent, bonus, bonus_state, length * n, k_start)
+        pool = jax.tree.map(lambda x: x.reshape((length, n, *x.shape[1:])), pool)
+        streams, batch, ended = _scan(lambda streams, x: jax.vmap(one)(streams, *x), streams, (pool, keys))
+        return RolloutResult(streams, batch, ended, None)
+
+    waiting = jax.tree.map(lambda x: x.reshape((-1, n, *x.shape[1:])), reserve.start)
+    pool_per_env, each = reserve.used.size // n, jnp.arange(n)
+
+    def step(state, keys):
+        streams, used = state
+        place = jnp.argmin(used, axis=0)  # the first that is unused; where none is left, the first of all
+        fresh = jax.tree.map(lambda x: x[0] if pool_per_env == 1 else x[place, each], waiting)
+        streams, transition, ended = jax.vmap(one)(streams, fresh, keys)
+        again = used[place, each]
+        used = used | (ended.done & (jnp.arange(pool_per_env)[:, None] == place))
+        return (streams, used), transition, ended._replace(replayed=ended.done & again)
+
+    (streams, used), batch, ended = _scan(step, (streams, reserve.used.reshape(pool_per_env, n)), keys)
+    return RolloutResult(streams, batch, ended, ResetPool(reserve.start, used.reshape(-1)))
+
+
+def refill_pool(reserve: ResetPool, fresh: EnvSlot) -> ResetPool:
+    """Put fresh episodes, leaves [K, ...], in the place of used ones, as many as there are of either."""
+    m, k = reserve.used.shape[0], fresh.total.shape[0]
+    slots = jnp.nonzero(reserve.used, size=k, fill_value=m)[0]  # m is nowhere: dropped
+    put = lambda old, new: old.at[slots].set(new, mode="drop")  # noqa: E731
+    return ResetPool(jax.tree.map(put, reserve.start, fresh), put(reserve.used, False))
+
+
+def _scan(step, state, xs):
+    def body(state, x):
+        state, transition, ended = step(state, x)
+        return state, (transition, ended)
+
+    state, (batch, ended) = jax.lax.scan(body, state, xs)
+    return state, batch, ended

@@ -1,0 +1,434 @@
+"""The command line: what it prints, how it fails, that an interrupted run loses nothing."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import types
+import warnings
+from pathlib import Path
+
+import jax
+import pytest
+
+import made
+from benchmarks.common import BENCHES, Measure, as_text
+from benchmarks.common import run as run_bench
+from made.cli import doctor, experiments, main
+from made.experiments import experiment, plots, runner, scheduler
+from made.experiments.report.collect import Report
+from made.experiments.store import job_lock
+from made.experiments.store.store import Scale, Store
+
+
+def call(capsys, *words: str) -> tuple[int, str, str]:
+    code = main.main(list(words))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A store with the smallest experiment in it, made by the command itself."""
+    folder = tmp_path_factory.mktemp("cli")
+    assert main.main(["run", "objective", "--scale", "smoke", "--out", str(folder / "runs")]) == 0
+    return folder
+
+
+def test_alone_it_says_what_to_do_next(capsys):
+    code, out, _ = call(capsys)
+    assert code == 0 and "made demo" in out
+
+
+def test_list_names_everything_by_kind(capsys):
+    code, out, _ = call(capsys, "list", "--json")
+    kinds = json.loads(out)
+    assert code == 0
+    assert kinds["experiments"] == [
+        "objective",
+        "convergence",
+        "lock",
+        "lock_bonuses",
+        "lock_heatmap",
+        "chain",
+        "minigrid",
+        "sample_size",
+        "dmc",
+        "dmc_buffer",
+        "dmc_dreamer",
+        "density",
+        "dmc_search",
+        "minigrid_density",
+        "minigrid_precision",
+        "minigrid_search",
+    ]
+    assert {"made-tabular", "bernstein"} <= set(kinds["bonuses"]) and "value-iteration" in kinds["agents"]
+    assert {"rad", "sac", "dreamer", "impala"} <= set(kinds["agents"]) and "hopper_hop" in kinds["control"]
+    assert "lock" in kinds["tasks"] and "tabular" in kinds["benchmarks"]
+    told = call(capsys, "list")[1]
+    assert "hoeffding" in told and re.search(r"^  sac +Soft actor-critic on vectors", told, re.M), "not RAD, its class"
+
+
+def test_check_prints_every_claim_in_a_stable_form(capsys, recorded):
+    code, out, _ = call(capsys, "check", "--json", "--out", str(recorded / "runs"))
+    rows = json.loads(out)
+    assert code == 0 and [row["claim"] for row in rows] == [*range(1, 39)]
+    assert all(
+        list(row) == ["claim", "name", "where", "holds", "observed", "scale", "seeds", "command"] for row in rows
+    )
+    assert [row["holds"] for row in rows] == [True] * 5 + [None] * 33
+    assert rows[0]["scale"] == "smoke" and rows[0]["seeds"] == 2
+
+
+def test_check_of_one_experiment_and_its_strict_form(capsys, recorded):
+    code, out, _ = call(capsys, "check", "objective", "--strict", "--out", str(recorded / "runs"))
+    assert code == 0 and "5 claims: 5 hold." in out
+    assert "38 claims: 5 hold, 33 not recorded." in call(capsys, "check", "--out", str(recorded / "runs"))[1]
+
+
+def test_the_reason_why_numbers_tell_nothing_is_not_cut():
+    told, reason = "1.5 [1.2, 1.9]; " * 60, " Cannot be told: not run: hopper_hop"
+    short = experiments._shortened(told + reason)
+    assert len(short) == 320 and short.startswith("1.5 [1.2") and short.endswith("..." + reason)
+    assert experiments._shortened("1.5") == "1.5" and len(experiments._shortened(told)) == 320
+    longest = experiments._shortened(told + reason * 20)
+    assert len(longest) == 320 and longest.endswith("...")
+
+
+def test_figure_and_report_draw_what_is_recorded(capsys, recorded):
+    runs, to = str(recorded / "runs"), recorded / "figures"
+    code, out, _ = call(capsys, "figure", "objective", "--out", runs, "--to", str(to))
+    assert code == 0 and Path(out.strip()).exists()
+    code, out, _ = call(capsys, "report", "--out", runs, "--to", str(to))
+    assert code == 0 and (to / "index.html").exists() and "index.html" in out
+
+
+def test_map_finds_an_equation(capsys):
+    code, out, _ = call(capsys, "map", "eq:bonus_design")
+    assert code == 0 and "made/bonuses/made.py::MADE" in out
+    assert len(call(capsys, "map")[1].splitlines()) > 40
+
+
+def test_play_walks_a_grid_by_given_keys(capsys):
+    code, out, _ = call(capsys, "play", "MiniGrid-Empty-5x5-v0", "--keys", "wwdwwq")
+    assert code == 0 and "##" in out
+
+
+@pytest.mark.parametrize("name", ["Empty-5x5", "Empty-5x5-v0"])
+def test_play_takes_the_short_names_that_train_takes(capsys, name):
+    code, out, err = call(capsys, "play", name, "--keys", "wq")
+    assert (code, err) == (0, "") and out.startswith("MiniGrid-Empty-5x5-v0, seed 0") and "##" in out
+    code, _, err = call(capsys, "play", "Emty-5x5", "--keys", "q")
+    assert code == 2 and "Did you mean 'Empty-5x5'" in err
+
+
+def test_the_version_is_one_line(capsys):
+    assert call(capsys, "--version") == (0, f"made {made.__version__}\n", "")
+
+
+def test_doctor_names_versions_and_fixes(capsys):
+    _, out, _ = call(capsys, "doctor")
+    assert "jax" in out and "JAX device" in out
+    assert all(finding.fix for finding in doctor.examine() if finding.state != "ok")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["frob"], "no command 'frob'"),
+        (["chekc"], "Did you mean 'check'"),
+        (["run"], "Missing"),
+        (["run", "lokc"], "Did you mean 'lock'"),
+        (["run", "lock", "--scale", "huge"], "Unknown scale 'huge'"),
+        (["run", "lock", "--scal", "small"], "Did you mean --scale"),
+        (["run", "lock", "--seeds", "0"], "--seeds must be at least 1"),
+        (["run", "lock", "--seeds", "many"], "--seeds"),
+        (["run", "lock", "--set", "agent.gama=1"], "Did you mean 'gamma'"),
+        (["run", "lock", "--set", "agent.gamma=x"], "takes a number"),
+        (["run", "lock", "--set", "iterations=7", "--set", "every=70"], "every"),
+        (["map", "eq:bonus_desing"], "Did you mean 'eq:bonus_design'"),
+        (["map", "zzz"], "...; `made map` has them."),
+        (["play", "MiniGrid-Emty-5x5-v0"], "Did you mean 'MiniGrid-Empty-5x5-v0'"),
+        (["bench", "speed"], "no benchmark 'speed'"),
+        (["figure", "lock"], "nothing recorded"),
+        (["report"], "Nothing is recorded"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(capsys, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(capsys, *words)
+    assert code == 2 and message in err and len(err.strip().splitlines()) == 1 and "Traceback" not in err
+    assert not list(tmp_path.iterdir()), "a refused command leaves nothing behind"
+
+
+def test_a_folder_that_holds_something_else_is_refused(capsys, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    code, _, err = call(capsys, "run", "objective", "--scale", "smoke", "--out", str(tmp_path))
+    assert code == 2 and "thesis.txt" in err and (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+@pytest.mark.parametrize("out", ["/proc/x", f"{__file__}/x"])
+def test_a_store_that_cannot_be_made_is_refused_before_anything_runs(capsys, monkeypatch, command, out):
+    begun = []
+    monkeypatch.setattr("made.experiments.scheduler.execute", lambda *words: begun.append(words))
+    code, told, err = call(capsys, command, "objective", "--scale", "smoke", "--out", out)
+    assert code == 2 and err.endswith(f"made: {out} cannot be made: give another folder with --out.\n")
+    assert not begun and not told and "Traceback" not in err
+
+
+@pytest.mark.parametrize("words", [["figure", "objective"], ["report"]])
+def test_figures_that_are_to_go_into_a_file_are_refused(capsys, recorded, tmp_path, words):
+    (file := tmp_path / "file").write_text("years of work")
+    for to, message in (
+        (file, "is a file, not a folder: give another one"),
+        (file / "x", "cannot be made: give another"),
+    ):
+        code, _, err = call(capsys, *words, "--out", str(recorded / "runs"), "--to", str(to))
+        assert code == 2 and f"{to} {message}" in err and "with --to." in err and len(err.splitlines()) == 1
+    assert file.read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["report", "--markdown", "/proc/x.md"], "/proc/x.md cannot be written: give another file with --markdown."),
+        (["report", "--markdown", "."], ". is a folder, not a file: give another one with --markdown."),
+        (["figure", "objective", "--to", "/proc/x"], "/proc/x cannot be made: give another folder with --to."),
+        (["report", "--to", "/proc/x"], "/proc/x cannot be made: give another folder with --to."),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_before_anything_is_drawn(
+    capsys, recorded, tmp_path, monkeypatch, words, message
+):
+    begun = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plots, "figure", lambda *given, **more: begun.append(given))
+    code, _, err = call(capsys, *words, "--out", str(recorded / "runs"))
+    assert (code, err) == (2, f"made: {message}\n") and not begun and not list(tmp_path.iterdir())
+
+
+def test_a_report_of_trained_agents_alone_has_a_page_without_sections(tmp_path):
+    """`made report --out results/train --markdown ...`: no experiment is recorded there."""
+    assert experiments._told(Report(tmp_path / "index.html", [], [], []), tmp_path / "new" / "results.md") == 0
+    assert (tmp_path / "new" / "results.md").read_text().startswith("# Results")
+
+
+def test_a_demo_whose_places_cannot_be_leaves_none_behind(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words, refused in ((["--out", "/proc/x"], "--out"), (["--report", "/proc/x"], "--report")):
+        code, _, err = call(capsys, "demo", "--scale", "smoke", *words)
+        assert (code, err) == (2, f"made: /proc/x cannot be made: give another folder with {refused}.\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_only_reads_makes_no_folder(capsys, tmp_path):
+    assert call(capsys, "check", "lock", "--out", str(tmp_path / "runs"))[0] == 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", ["check", "check lock", "figure lock", "choose dmc_search", "report"])
+def test_a_folder_of_runs_that_is_not_there_is_named(capsys, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(capsys, *words.split(), "--out", "rusn")
+    assert (code, err) == (2, "made: There is no folder rusn: give one that holds runs with --out.\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_several_folders_the_one_that_is_not_there_is_named(capsys, recorded, tmp_path):
+    code, _, err = call(capsys, "report", "--out", str(recorded / "runs"), str(tmp_path / "x"), "--to", str(tmp_path))
+    assert code == 2 and f"There is no folder {tmp_path / 'x'}:" in err and not list(tmp_path.iterdir())
+
+
+def whole(folder):
+    """The runs that are stored; one that was being written has a name that begins with a dot."""
+    return list(folder.glob("runs/*/*/*/[!.]*/run.json"))
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_run_leaves_the_store_readable_and_the_next_goes_on(tmp_path, how, capsys):
+    asked = ["run", "lock_heatmap", "--scale", "smoke", "--out", str(tmp_path / "runs")]
+    words, quiet = [sys.executable, "-m", "made.cli.main", *asked], subprocess.DEVNULL
+    running = subprocess.Popen(words, env={**os.environ, "MADE_CACHE": ""}, stdout=quiet, stderr=quiet)
+    deadline = time.monotonic() + 240
+    while not whole(tmp_path) and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.send_signal(how)
+    running.communicate()
+    stored = len(whole(tmp_path))
+    assert stored > 0
+    assert how != signal.SIGINT or running.returncode in (0, 130)
+    code, out, _ = call(capsys, *asked)
+    assert code == 0
+    assert len(whole(tmp_path)) == 24
+    assert f"{stored} runs are stored already" in out or stored == 24
+
+
+HELD = ["run", "objective", "--scale", "smoke"]
+
+
+def held_jobs(store: Store):
+    """The jobs of the smallest experiment, claimed as another process would; and how to give them back."""
+    groups, _ = scheduler.plan(experiment("objective"), Scale.SMOKE, range(2), store)
+    jobs = [(planned.job, planned.id) for group in groups for planned in group.jobs]
+    held = contextlib.ExitStack()
+    assert len(held.enter_context(job_lock.locked(store, jobs))[0]) == len(jobs)
+    return jobs, held
+
+
+def test_a_run_waits_for_what_another_process_makes_and_reports_its_verdicts(recorded, tmp_path, monkeypatch, capsys):
+    store = Store(tmp_path / "runs")
+    jobs, held = held_jobs(store)
+
+    def look(seconds):  # in place of waiting: meanwhile the other stores its runs and ends
+        for job, id in jobs:
+            done = Store(recorded / "runs").folder(job, id)
+            store.put({file.name: file.read_bytes() for file in done.iterdir()}, store.folder(job, id))
+        held.close()
+
+    monkeypatch.setattr(runner, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=look))
+    code, out, err = call(capsys, *HELD, "--out", str(store.root))
+    assert code == 0 and "5 claims: 5 hold." in out and "nothing recorded" not in out
+    waits = f"made: waiting for {len(jobs)} runs that process {os.getpid()} on"
+    assert waits in err and f"is making: 0 of {len(jobs)} stored; Ctrl-C ends the waiting." in err
+
+
+def test_a_run_makes_what_another_process_gave_up(tmp_path, monkeypatch, capsys):
+    store = Store(tmp_path / "runs")
+    jobs, held = held_jobs(store)
+    monkeypatch.setattr(runner, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: held.close()))
+    code, out, _ = call(capsys, *HELD, "--out", str(store.root))
+    assert code == 0 and f"{len(jobs)} runs made" in out and "5 claims: 5 hold." in out
+
+
+def test_the_waiting_ends_with_ctrl_c_and_with_the_minutes(tmp_path, monkeypatch, capsys):
+    store = Store(tmp_path / "runs")
+    _, held = held_jobs(store)
+
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    with held, monkeypatch.context() as patch:
+        patch.setattr(runner, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=interrupted))
+        with pytest.raises(KeyboardInterrupt):
+            runner.run([runner.Study(experiment("objective"), Scale.SMOKE)], store)
+        clock = iter([0.0] * 3 + [61.0] * 9)
+        patch.setattr(runner, "time", types.SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
+        patch.setattr("made.experiments.scheduler.time", types.SimpleNamespace(monotonic=lambda: 0.0))
+        assert runner.run([runner.Study(experiment("objective"), Scale.SMOKE)], store, minutes=1) == 0
+    assert "still being made by process" in capsys.readouterr().out
+
+
+def test_sigterm_ends_a_run_with_what_is_stored_and_says_how_to_resume(tmp_path, capsys):
+    """It comes when the first run is stored."""
+    script = (
+        "import os, signal, sys; from made import cli; from made.experiments.store.store import Store; put = Store.put\n"
+        "def stored(self, files, target):\n"
+        "    at = put(self, files, target); os.kill(os.getpid(), signal.SIGTERM); return at\n"
+        "Store.put = stored; sys.exit(cli.main(sys.argv[1:]))"
+    )
+    asked = ["run", "lock_heatmap", "--scale", "smoke", "--out", str(tmp_path / "runs")]
+    ended = subprocess.run([sys.executable, "-c", script, *asked], capture_output=True, text=True)
+    last = ended.stderr.splitlines()[-1]
+    assert ended.returncode == 143 and "Traceback" not in ended.stderr, ended.stderr
+    assert last == f"made: stopped by SIGTERM; what is stored stays. To resume: made {' '.join(asked)}"
+    assert (stored := len(whole(tmp_path))) > 0
+    code, out, _ = call(capsys, *asked)
+    assert code == 0 and len(whole(tmp_path)) == 24 and (f"{stored} runs are stored already" in out or stored == 24)
+
+
+def test_a_benchmark_says_what_it_has_measured_before_it_ends(monkeypatch, capsys):
+    printed = []
+
+    def measures():
+        yield Measure("first", 1234.5, "ms", None, None, "", None, "here")
+        said = capsys.readouterr()
+        printed.append(said.out)
+        assert said.err == "first: 1,234 ms\n"
+        yield Measure("second", 2.0, "ms", None, None, "", None, "here")
+
+    monkeypatch.setitem(BENCHES, "two", measures)
+    assert main.main(["bench", "two", "--json"]) == 0
+    said = capsys.readouterr()
+    assert [row["name"] for row in json.loads(printed[0] + said.out)] == [
+        "first",
+        "second",
+    ] and said.err == "second: 2 ms\n"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_a_benchmark_that_is_cut_short_has_printed_its_rows(monkeypatch, capsys, error):
+    rows = [Measure(name, 2.0, "ms", None, None, "", None, "here") for name in ("first", "second")]
+    printed = []
+
+    def measures():
+        for row in rows:
+            yield row
+            printed.append(capsys.readouterr().out)
+        raise error("cut short")
+
+    monkeypatch.setitem(BENCHES, "cut", measures)
+    with pytest.raises(error):
+        main.main(["bench", "cut", "--json"])
+    assert "first" in printed[0] and "second" in printed[1]
+    whole = "".join(printed) + capsys.readouterr().out
+    assert json.loads(whole) == [row._asdict() for row in rows]
+    assert whole == json.dumps(json.loads(whole), indent=1) + "\n", "the format stays the same"
+
+
+def test_a_benchmark_without_rows_prints_an_empty_list(monkeypatch, capsys):
+    monkeypatch.setitem(BENCHES, "none", lambda: iter(()))
+    assert call(capsys, "bench", "none", "--json") == (0, "[]\n", "")
+
+
+def test_benchmarks_print_a_table_and_have_a_stable_form():
+    row = Measure("a", 2.0, "s", 1.0, 0.5, "at most 3 s", True, "a machine")
+    assert list(row._asdict()) == ["name", "value", "unit", "baseline", "ratio", "goal", "met", "device"]
+    text = as_text([row])
+    assert "| a | 2 s | 1 s | 0.5x | at most 3 s | yes |" in text and "a machine" in text
+    assert "tabular" in BENCHES
+    with pytest.raises(ValueError, match="Did you mean 'tabular'"):
+        run_bench("tabluar")
+
+
+@pytest.mark.parametrize("words", [[], ["list"]])
+def test_a_reader_who_has_enough_is_no_error(words):
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run([sys.executable, "-m", "made", *words], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_warning_is_one_line_without_a_place_in_the_code(monkeypatch, capsys):
+    def warned(self):
+        warnings.simplefilter("always")
+        warnings.warn("One file\nis damaged.", stacklevel=1)
+        return 0
+
+    monkeypatch.setattr(main.Doctor, "main", warned)
+    assert call(capsys, "doctor") == (0, "", "made: One file is damaged.\n")
+
+
+def test_an_experiment_without_claims_says_so_and_prints_no_table(capsys, tmp_path):
+    said = call(capsys, "check", "dmc_search", "--scale", "smoke", "--out", str(tmp_path))
+    assert said == (0, "dmc_search judges no claim of the paper.\n", "")
+
+
+def test_an_error_of_the_device_is_shown_whole_and_told_in_one_line(monkeypatch, capsys):
+    def fail(self):
+        raise raised
+
+    monkeypatch.setattr(main.List, "main", fail)
+    raised = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+    assert main.main(["list"]) == 1
+    said = capsys.readouterr().err
+    assert "Traceback" in said and "RESOURCE_EXHAUSTED: Out of memory" in said
+    assert said.splitlines()[-1].startswith("made: The device failed, as the last line above says")
+    raised = RuntimeError("a mistake of ours")
+    with pytest.raises(RuntimeError, match="of ours"):
+        main.main(["list"])

@@ -1,0 +1,328 @@
+"""README, docs and notebook as a reader meets them: snippets run, commands parse, links lead on, tables are true."""
+
+import dataclasses
+import inspect
+import json
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+
+import made.bonuses
+from made import list_bonuses
+from made.bonuses.embedding import InverseDynamicsEmbedding
+from made.bonuses.ngu import Kernel
+from made.cli import info, main
+from made.cli.info import Bench
+from made.cli.train import Train
+from made.nets.fit import Fit
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md")]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+SPAN = re.compile(r"(?<!`)`(made [a-z][^`]*)`")
+SHELL = re.compile(r"(made|pip|python3?|pytest|ruff|pyright|mkdocs|git|export|\.) ")  # how a shell block begins
+ELSEWHERE = {  # pages whose snippets another test runs, with what it asserts of them
+    "docs/extending.md": "tests/docs/examples_test.py",
+    "docs/plugins.md": "tests/adapters/plugins_page_test.py",
+    "CONTRIBUTING.md": "the form of a docstring, no program",
+}
+SMALLER = {  # what is run here for less long; a page that no longer says it fails
+    "README.md": {
+        "MultiRoom-N4-S5-v1": "Empty-5x5-v0",
+        '", 32)': '", 4)',
+        "FirstVisit(MADE.deep())": "FirstVisit()",
+        "n_steps=100, batch_size=400": "n_steps=4, batch_size=16",
+        "1_000_000": "16",
+        "iterations=600": "iterations=200",
+    },
+    "docs/tutorials/sb3.md": {
+        "n_steps=256, batch_size=256": "n_steps=4, batch_size=16",
+        "100_000": "16",
+        "MultiRoom-N4-S5-v1": "Empty-5x5-v0",
+        '", 32)': '", 4)',
+        "FirstVisit(MADE.deep())": "FirstVisit()",
+        "n_steps=100, batch_size=400": "n_steps=4, batch_size=16",
+        "1_000_000": "16",
+    },
+    "docs/tutorials/tabular.md": {"iterations=600": "iterations=200", "range(10)": "range(4)", "* 10,": "* 4,"},
+}
+GIVEN = """
+from made import Constant, Exponential, Run, Uniform
+from made.envs.minigrid import make_grid
+env, agent = make_grid("MiniGrid-Empty-5x5-v0"), Uniform()
+"""  # what the snippets of a bonus's page take for granted
+SKELETON = ["What it pays for", "Formula", "Where it pays", "Settings", "Where we differ", "Reference"]
+
+
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def snippets(page: Path) -> list[str]:
+    return [text for language, text in FENCE.findall(page.read_text("utf-8")) if language == "python"]
+
+
+def with_snippets(under: str) -> list[str]:
+    return [named(p) for p in PAGES if snippets(p) and named(p) not in ELSEWHERE and named(p).startswith(under)]
+
+
+def played(page: str, folder: Path, monkeypatch, given: str = "") -> dict:
+    """The names that the snippets of a page leave behind, run one after the other in one place."""
+    monkeypatch.chdir(folder)
+    texts = "\n\n".join(snippets(ROOT / page))
+    for old, new in SMALLER.get(page, {}).items():
+        assert old in texts, f"{page} no longer says {old!r}"
+        texts = texts.replace(old, new)
+    space: dict = {"__name__": "snippet"}
+    exec(compile(given + texts, page, "exec"), space)
+    return space
+
+
+# Snippets
+
+
+def test_every_page_with_snippets_is_run():
+    """Or another test runs it: one that names the page."""
+    for page, where in ELSEWHERE.items():
+        if where.startswith("tests/"):
+            assert f'"{Path(page).name}"' in (ROOT / where).read_text("utf-8")
+    run = {"README.md", "docs/control.md", *with_snippets("docs/tutorials/"), *with_snippets("docs/bonuses/")}
+    assert set(with_snippets("")) == run
+
+
+@pytest.mark.filterwarnings("ignore:You are trying to run PPO on the GPU:UserWarning")
+def test_the_readme_s_snippets_run(tmp_path, monkeypatch, capsys):
+    space = played("README.md", tmp_path, monkeypatch)
+    assert space["venv"].num_envs == 4
+    returns = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len(returns) == 4 and all(-0.1 < one <= 1 for one in returns)
+
+
+@pytest.mark.filterwarnings("ignore:You are trying to run PPO on the GPU:UserWarning")
+@pytest.mark.parametrize("page", with_snippets("docs/tutorials/"))
+def test_a_tutorial_s_snippets_run(page, tmp_path, monkeypatch, capsys):
+    space = played(page, tmp_path, monkeypatch)
+    out = capsys.readouterr().out
+    if page.endswith("tabular.md"):
+        last = {line.split()[0]: float(line.strip(" ]").split()[-1]) for line in out.splitlines()[:3]}
+        assert set(last) == {"1/sqrt(N)", "Bernstein", "MADE"} and last["Bernstein"] > last["1/sqrt(N)"]
+        assert space["record"].arrays["visits"].shape[0] == 1
+    if page.endswith("own-bonus.md"):
+        told = [float(x) for x in re.findall(r"\[(\S+) \S+\]\n", out)[-6:-4]]
+        assert told == pytest.approx([2.7726, 2.1401], abs=1e-3)  # log 16 and log(17 / 2), as the page says
+    if page.endswith("sb3.md"):
+        assert (tmp_path / "bonus.safetensors").stat().st_size > 100
+
+
+@pytest.mark.parametrize("page", with_snippets("docs/bonuses/"))
+def test_the_snippets_of_a_bonus_s_page_make_a_run(page, tmp_path, monkeypatch):
+    run = played(page, tmp_path, monkeypatch, GIVEN)["run"]
+    spec = run.env.spec._replace(goal=run.bonus.memory.goal(run.env.spec))
+    assert run.bonus.memory.blank(spec) is not None
+
+
+def test_the_snippets_on_control_run(tmp_path, monkeypatch):
+    env = played("docs/control.md", tmp_path, monkeypatch)["env"]
+    assert env.reset(seed=0)[0].ndim == 1
+
+
+def test_the_notebook_runs_from_top_to_bottom(monkeypatch, capsys):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    monkeypatch.setattr(plt, "show", lambda: None)
+    cells = json.loads((ROOT / "notebooks" / "first_steps.ipynb").read_text("utf-8"))["cells"]
+    codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert "EPISODES, SEEDS = 600, 10" in codes[0]
+    codes[0] = codes[0].replace("EPISODES, SEEDS = 600, 10", "EPISODES, SEEDS = 200, 4")
+    space: dict = {"__name__": "notebook"}
+    for i, code in enumerate(codes):
+        exec(compile(code, f"first_steps.ipynb, cell {i}", "exec"), space)
+    first, last = map(float, re.search(r"first ten steps (\S+), last ten ([\d.]+)", capsys.readouterr().out).groups())  # type: ignore[union-attr]
+    assert first > 1.5 * last and plt.get_fignums()
+    assert not any(cell.get("outputs") for cell in cells), "a notebook is stored without its outputs"
+    plt.close("all")
+
+
+# Commands
+
+
+def commands(page: Path) -> tuple[set[str], set[str]]:
+    """The commands of `made` on a page: those given to be typed, and those that running text mentions."""
+    text = page.read_text("utf-8")
+    plain = FENCE.sub("", text)
+    mentioned = {re.sub(r"\s+", " ", span) for span in SPAN.findall(plain)}
+    lines = [line for language, block in FENCE.findall(text) if language in ("", "bash") for line in block.splitlines()]
+    lines += re.findall(r"^    (made [a-z].*)", plain, re.M)
+    parts = [part.strip() for line in lines for part in re.split(r"&&|;", re.split(r"\s#", line.strip())[0])]
+    typed = {part for part in parts if part.startswith("made ")}
+    return (typed | mentioned, set()) if page.name == "README.md" else (typed, mentioned - typed)
+
+
+def all_commands(mentioned: bool) -> list[str]:
+    return sorted(set().union(*(commands(page)[mentioned] for page in PAGES)))
+
+
+def shell_lines(text: str) -> list[str]:
+    """The lines of the shell blocks of a page: those marked as such, and unmarked ones that begin with a command."""
+    blocks = [(language, block) for language, block in FENCE.findall(text) if language in ("", "bash", "sh", "console")]
+    shell = [block for language, block in blocks if language or SHELL.match(block)]
+    return [line for block in shell for line in block.splitlines()]
+
+
+def prose_in(line: str) -> bool:
+    """Whether words in a column of their own follow a command without `#` before them: a shell would run them."""
+    return re.search(r"\S\s{2,}[^\s#]", re.split(r"(?:^|\s)#", line)[0]) is not None
+
+
+def test_comments_in_shell_blocks_begin_with_a_hash():
+    lines = {named(page): shell_lines(page.read_text("utf-8")) for page in PAGES}
+    assert sum(map(len, lines.values())) > 60
+    wrong = [f"{page}: {line}" for page, ones in lines.items() for line in ones if prose_in(line)]
+    assert not wrong, "put # before:\n" + "\n".join(wrong)
+
+
+def test_prose_after_a_command_is_noticed():
+    page = "```\nmade selftest      every check\nmade doctor   # says  why\n```\n```python\nx = 1   # y\n```\n"
+    assert [prose_in(line) for line in shell_lines(page)] == [True, False]
+    assert prose_in("made x --only a  b") and not any(map(prose_in, ("  made x", "# a  b", "made list")))
+
+
+def test_commands_are_found():
+    assert len(all_commands(False)) > 40 and len(all_commands(True)) > 20
+    assert {"made demo", "made train", "made map eq:bonus_design"} <= set(all_commands(False))
+
+
+@pytest.mark.parametrize("text", all_commands(False))
+def test_a_command_of_the_documentation_is_understood(text, known):
+    """Options by their names, experiments, bonuses, agents and tasks by theirs; nothing is run."""
+    command = main.parse(shlex.split(text)[1:])
+    if isinstance(command, Train):
+        plan = command.plan()
+        assert plan.run.iterations * plan.frames_per_update >= 100_000
+    if experiment := getattr(command, "experiment", None):
+        assert experiment in {*known["experiments"], "deepsea"}  # which a recipe of extending.md adds
+    if isinstance(command, Bench) and command.name:
+        assert command.name in known["benchmarks"]
+
+
+@pytest.mark.parametrize("text", all_commands(True))
+def test_a_command_that_is_mentioned_exists_and_has_such_options(text):
+    words = text.split()
+    command = {one.__name__.lower(): one for one in main.COMMANDS}[words[1]]
+    options = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(command)} | {"--help"}
+    assert {word for word in words if word.startswith("--")} <= options
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, list[str]]:
+    """Kind -> names, as `made list` has them."""
+    return {kind: list(entries) for kind, entries in info.everything().items()}
+
+
+def _printed(capsys, *words: str) -> str:
+    capsys.readouterr()
+    assert main.main(list(words)) == 0
+    return capsys.readouterr().out
+
+
+def test_the_first_minutes_do_what_the_pages_say(tmp_path, monkeypatch, capsys):
+    """The tutorial on sweeps, begun; and the verdicts on MiniGrid from the recorded runs."""
+    monkeypatch.chdir(tmp_path)
+    assert "claim" in _printed(capsys, "run", "chain", "--scale", "smoke")
+    assert "claims:" in _printed(capsys, "check", "chain")
+    drawn = _printed(capsys, "figure", "chain").split()
+    assert drawn and all((tmp_path / path).stat().st_size > 5000 for path in drawn)
+    assert "20 faster-than-bebold" in _printed(capsys, "check", "minigrid", "--out", str(ROOT / "results" / "minigrid"))
+
+
+# Links, tables, the site
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings in links, as code hosts and the site make them."""
+    heads = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text("utf-8")), re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+def texts_with_links() -> list[tuple[Path, str]]:
+    cells = json.loads((ROOT / "notebooks" / "first_steps.ipynb").read_text("utf-8"))["cells"]
+    notes = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    pages = [(page, FENCE.sub("", page.read_text("utf-8"))) for page in PAGES]
+    return [*pages, (ROOT / "notebooks" / "first_steps.ipynb", notes)]
+
+
+def test_every_link_leads_somewhere():
+    dead, seen = [], 0
+    for page, text in texts_with_links():
+        for target in LINK.findall(text):
+            if "://" in target:
+                continue
+            path, _, anchor = target.partition("#")
+            file, seen = (page.parent / path).resolve() if path else page, seen + 1
+            if not file.exists() or (anchor and anchor not in anchors(file)):
+                dead.append(f"{named(page)}: {target}")
+    assert seen > 100 and not dead, "\n".join(dead)
+
+
+def bonus_pages() -> list[str]:
+    return [named(p) for p in sorted((ROOT / "docs" / "bonuses").glob("*.md")) if p.stem not in ("index", "densities")]
+
+
+@pytest.mark.parametrize("page", bonus_pages())
+def test_a_bonus_s_page_has_the_skeleton_and_true_settings(page):
+    text = (ROOT / page).read_text("utf-8")
+    assert re.findall(r"^## (.*)$", FENCE.sub("", text), re.M) == SKELETON
+    space = {**vars(made.bonuses), "Fit": Fit, "Controllable": InverseDynamicsEmbedding, "Kernel": Kernel}
+    told: dict[str, dict[str, str]] = {}
+    for head, rows in re.findall(r"^\| (`?\w*`?) ?\| default \|.*\n\|.*\n((?:\|.*\n)+)", text, re.M):
+        for name, default in re.findall(r"^\| `([\w.]+)` \| (?:`(.*?)`)? ?\|", rows, re.M):
+            owner, _, field = name.rpartition(".")
+            told.setdefault(owner or head.strip("`"), {})[field] = default
+    assert told, "no settings"
+    for owner, fields in told.items():
+        real = defaults(space[owner])
+        assert set(fields) == set(real) - ({"bonus"} if page.endswith("combine.md") else set()), owner
+        for field, default in fields.items():
+            if default:
+                assert eval(default, dict(space)) == real[field], f"{owner}.{field}"
+
+
+def defaults(thing) -> dict:
+    """Setting -> default, but for an episodic memory that remembers nothing."""
+    if not isinstance(thing, type):
+        return {name: p.default for name, p in inspect.signature(thing).parameters.items()}
+    own = {field.name: field.default for field in dataclasses.fields(thing)}
+    return {name: value for name, value in own.items() if type(value).__name__ != "NoMemory"}
+
+
+def test_every_bonus_has_a_page():
+    text = (ROOT / "docs" / "bonuses" / "index.md").read_text("utf-8")
+    assert set(re.findall(r"`([a-z0-9-]+)`(?=[,| ])", text)) >= set(list_bonuses("on_policy", installed=False))
+    linked = {f"docs/bonuses/{name}" for name in LINK.findall(text) if "/" not in name}
+    assert set(bonus_pages()) <= linked
+
+
+def test_the_readme_s_tables_are_those_of_the_recorded_runs():
+    front = runpy.run_path(str(ROOT / "docs" / "build_front.py"))
+    text = (ROOT / "README.md").read_text("utf-8")
+    for name in ("claims", "speeds"):
+        part = text.split(f"<!-- {name} -->")[1].split(f"<!-- /{name} -->")[0]
+        assert part.strip() == front[name]().strip(), "run: python docs/build_front.py"
+    assert "| 20 |" in front["claims"]() and "envpool" in front["speeds"]()
+
+
+def test_the_site_has_every_page():
+    listed = set(re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M))
+    assert listed == {p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")}
+    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    modules = re.findall(r"^::: (\S+)$", pages, re.M)
+    missing = [name for name in modules if not (ROOT / f"{name.replace('.', '/')}.py").is_file()]
+    assert len(modules) > 40 and not missing

@@ -1,0 +1,149 @@
+"""What the page draws, from recorded tables and folders; and the digest that outlasts the store."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from made.experiments.paper import lock_visit_maps
+from made.experiments.report import agents, collect, curves, heatmaps, model, training_curves
+from made.experiments.store import packed
+from made.experiments.store.table import Record, Table
+from made.tabular.families import Lock
+
+
+def test_the_maps_are_those_of_figure_5():
+    lock, rng = Lock(H=3), np.random.default_rng(0)
+    visits = {s: np.cumsum(rng.integers(0, 9, (4, 14, 2)), axis=0) for s in range(3)}
+    rows, arrays = {"step": np.arange(1, 5), "return": np.zeros(4)}, {"step": np.array([200, 400, 600, 800])}
+    labels = [f"{form}/{m}" for form in heatmaps.FORMS for m in lock_visit_maps.DRAWN]
+    table = Table(Record(one, s, rows, {**arrays, "visits": visits[s]}) for one in labels for s in visits)
+    given = heatmaps.of(table)
+    assert (given["columns"], given["steps"], given["seeds"], len(given["forms"])) == (3, [200, 400, 600, 800], 3, 2)
+    median = np.median(lock_visit_maps.maps(table, "vi/bernstein"), axis=0)
+    for shown, counted in zip(given["forms"][0]["methods"][1]["frames"], median, strict=True):
+        np.testing.assert_allclose(np.reshape(shown, (4, 3)), np.nan_to_num(lock_visit_maps._picture(lock, counted)))
+
+
+def test_a_curve_has_frames_time_and_an_interval():
+    steps = np.array([64, 128, 192])
+    made_by = {"provenance": {"wall_s": 60.0, "lanes": 20, "device": "H200"}}
+    seen = [np.array([0, 0 if s else np.nan, s]) for s in range(4)]  # no episode ended in a row of the first seed
+    runs = [Record("DoorKey/made", s, {"step": steps, "return": x}, run=made_by) for s, x in enumerate(seen)]
+    given = curves.of(Table(runs))
+    (panel,) = given["panels"]
+    (line,) = panel["lines"]
+    assert panel["name"] == "DoorKey" and line["text"] == "MADE" and line["shown"] and "H200" in given["note"]
+    assert line["frames"] == [204800, 409600, 614400] and line["seconds"] == [1.0, 2.0, 3.0]  # 60 s for 20 lanes
+    assert line["middle"] == [0, 0, 1.5] and line["low"][2] < 1.5 < line["high"][2]
+
+
+def test_one_seed_has_a_line_and_no_interval():
+    line = curves.line("none", np.array([1, 2]), np.array([1.0, 2.0]), np.array([[0.5, 0.25]]))
+    assert line["middle"] == [0.5, 0.25] and line["low"] == line["high"] == [None, None] and line["dash"] == "5 2"
+
+
+def run_folder(folder, gif=b"", png=b"", **changes):
+    folder.mkdir()
+    session = {"device": "cpu", "cpu": "EPYC", "cpu_cores": 2}
+    options = {"env": "DoorKey-5x5", "bonus": "rnd", "first_visit": True}
+    run = {"format": 2, "command": "made train", "options": options, "sessions": [session]} | changes
+    (folder / "run.json").write_text(json.dumps(run))
+    rows = [(0, 100, 2.0, None), (0, 200, 4.0, 0.5), (1, 200, 6.0, 0.7), (0, 300, 8.0, 0.9)]
+    lines = [dict(zip(("seed", "frames", "seconds", "return"), row, strict=True)) for row in rows]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "film-seed0.gif").write_bytes(gif)
+    (folder / "visits-seed0.png").write_bytes(png)
+    return folder
+
+
+def test_packed_runs_of_made_train_are_read_with_their_film(tmp_path, gif, png):
+    told = {"run_id": "ab12", "description": {"command": "made train --env DoorKey-5x5 --bonus rnd --first-visit"}}
+    told |= {"written": "", "provenance": {"sessions": [{"device": "cpu", "cpu": "EPYC", "cpu_cores": 2}]}}
+    seen = {0: [(1, 100, 2.0, np.nan), (2, 200, 4.0, 0.5), (3, 300, 8.0, 0.9)], 1: [(2, 200, 6.0, 0.7)]}
+    names = ("step", "frames", "seconds", "return")
+    columns = {
+        seed: dict(zip(names, map(np.array, zip(*rows, strict=True)), strict=True)) for seed, rows in seen.items()
+    }
+    other = {**told, "description": {"command": "made run"}}
+    runs = [Record("a", seed, rows, run=told) for seed, rows in columns.items()]
+    packed.write(tmp_path / "some" / "runs", [*runs, Record("b", 0, columns[0], run=other)])
+    folder = run_folder(tmp_path / "some" / "a", gif, png)
+    alone = agents.read(folder)
+    for name in ("run.json", "metrics.jsonl"):
+        (folder / name).unlink()
+    assert agents.packed_in(tmp_path / "some") == {folder: alone}, "as from its folder; `made run` left no agent"
+    assert collect.find([tmp_path]).agents == [alone]
+    (tmp_path / "some" / "runs.csv.gz").write_bytes(b"")
+    assert agents.packed_in(tmp_path / "some") == {} == agents.packed_in(tmp_path)
+
+
+def test_a_run_of_made_train_is_read_with_its_film(tmp_path, gif, png):
+    agent = agents.read(run_folder(tmp_path / "a", gif, png))
+    assert agent is not None
+    assert (agent.task, agent.bonus, agent.device) == ("DoorKey-5x5", "rnd behind the gate", "EPYC, 2 cores")
+    assert agent.films == (gif,) and agent.visits == (png,)
+    assert agent.line["frames"] == [200] and agent.line["seconds"] == [5.0]  # the row that both seeds have
+    assert "film" in (shown := agents.shown([agent], "x")) and shown.count("data:image/gif") == 1
+
+
+def test_dreams_are_shown_as_a_film_and_as_points(tmp_path, gif):
+    folder = run_folder(tmp_path / "a")
+    (folder / "dream-seed0.gif").write_bytes(gif)
+    rows = [
+        ("seed", "window", "real", "paid", "imagined"),
+        (0, 0, 0, 1.0, 3.0),
+        (0, 1, 0, 5.0, 2.0),
+        (0, 2, 0, "nan", 1),
+    ]
+    (folder / "dreams.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+    agent = agents.read(folder)
+    assert agent is not None and (agent.dreams, agent.returns) == ((gif,), ((1.0, 3.0), (5.0, 2.0)))
+    shown = agents.shown([agent], "x")
+    assert shown.count("data:image/gif") == 1 and shown.count("<circle") == 2 and "2 windows" in shown
+    # The larger imagined return stands higher, and the larger paid one further right.
+    (x, y), (further, lower) = ([float(n) for n in found] for found in re.findall(r'cx="(.*?)" cy="(.*?)"', shown))
+    assert further > x and lower > y and ">5</text>" in shown and ">1</text>" in shown
+    alike = training_curves.scatter([(0.0, 0.0)] * 3, "<b>")
+    assert "NaN" not in alike and "nan" not in alike and "<b>" not in alike
+    (folder / "dreams.csv").write_text("seed,window\n0,0\n")
+    (folder / "dream-seed0.gif").write_bytes(b"<svg onload=alert(1)>")
+    agent = agents.read(folder)
+    assert agent is not None and agent.dreams == () == agent.returns
+
+
+def test_what_is_no_run_or_no_image_is_left_out(tmp_path):
+    agent = agents.read(run_folder(tmp_path / "a", b"<svg onload=alert(1)>", b"<html>"))
+    assert agent is not None and agent.films == () == agent.visits
+    assert agents.read(tmp_path) is None and agents.read(run_folder(tmp_path / "b", sessions=[])) is None
+    assert agents.read(run_folder(tmp_path / "part", options=None)) is None, "of made run"
+    with pytest.warns(UserWarning, match="Left out of the report: .*layout 1 .*train again .*commit ab12"):
+        assert agents.read(run_folder(tmp_path / "old", format=1, sessions=[{"commit": "ab12"}])) is None
+
+
+def test_a_digest_keeps_a_section_and_marks_it_as_earlier(tmp_path, lock, png):
+    (tmp_path / "lock.png").write_bytes(png)
+    model.write(tmp_path, [lock], [[tmp_path / "lock.png"]])
+    ((section, files),) = model.read(tmp_path)
+    assert files == [tmp_path / "lock.png"] and section.earlier == "an earlier report, runs of commit abc123"
+    assert section.figures == lock.figures and section.claims == lock.claims and section.maps == lock.maps
+    model.write(tmp_path, [section], [files])
+    assert model.read(tmp_path)[0][0] == section
+    assert model.read(tmp_path / "nothing") == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("lock.png", "../lock.png", "not the name of a figure"),
+        ('"format": 1', '"format": 9', "update made"),
+        ("}", "", "cannot"),
+    ],
+)
+def test_a_digest_that_cannot_be_trusted_is_refused(tmp_path, lock, png, old, new, told):
+    (tmp_path / "lock.png").write_bytes(png)
+    path = model.write(tmp_path, [lock], [[tmp_path / "lock.png"]])
+    path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
+    with pytest.raises(ValueError, match=told):
+        model.read(tmp_path)

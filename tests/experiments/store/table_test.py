@@ -1,0 +1,176 @@
+"""The long table: shapes, order, refusals, and the exact text form of its columns."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from made.experiments.store.table import Record, Table, checked, read_csv, storable, write_csv
+
+STEPS = np.array([0, 10, 20])
+
+
+def record(label: str = "vi/made", seed: int = 0, **columns) -> Record:
+    columns = columns or {"return": STEPS / 10 + seed}
+    return Record(label, seed, {"step": STEPS, **columns}, run={"run_id": f"id{seed}"})
+
+
+@pytest.fixture
+def table() -> Table:
+    runs = [record(seed=2), record(seed=0), record("vi/hoeffding", 1), record("ppo/made", 0, loss=STEPS)]
+    return Table(runs)
+
+
+def test_names_are_in_order(table):
+    assert table.labels() == ["vi/made", "vi/hoeffding", "ppo/made"]
+    assert table.seeds("vi/made") == [0, 2]
+    assert table.metrics() == ["return", "loss"]
+    assert table.metrics("ppo/made") == ["loss"]
+    assert [run["run_id"] for run in table.runs("vi/made")] == ["id0", "id2"]
+    assert len(table) == 4 and "4 runs, 3 labels" in repr(table)
+
+
+def test_curves_have_seeds_first(table):
+    steps, values = table.curves("vi/made", "return")
+    np.testing.assert_array_equal(steps, STEPS)
+    np.testing.assert_array_equal(values, [[0, 1, 2], [2, 3, 4]])
+    np.testing.assert_array_equal(table.final("vi/made", "return"), [2, 4])
+
+
+def test_columns_are_the_long_table(table):
+    columns = table.columns()
+    assert list(columns) == ["label", "seed", "metric", "step", "value"]
+    chosen = (columns["label"] == "vi/made") & (columns["seed"] == 2) & (columns["step"] == 20)
+    assert columns["value"][chosen].tolist() == [4.0] and len(columns["value"]) == 12
+
+
+def test_where_takes_a_prefix_or_a_predicate(table):
+    assert table.where("vi/").labels() == ["vi/made", "vi/hoeffding"]
+    assert table.where(lambda label: label.endswith("made")).labels() == ["vi/made", "ppo/made"]
+    assert len(table.where("q/")) == 0
+
+
+def test_steps_without_any_value_are_left_out():
+    nan = np.nan
+    runs = [record(seed=0, score=np.array([nan, 1.0, nan])), record(seed=1, score=np.array([nan, 3.0, 4.0]))]
+    steps, values = Table(runs).curves("vi/made", "score")
+    np.testing.assert_array_equal(steps, [10, 20])
+    np.testing.assert_array_equal(values, [[1, nan], [3, 4]])
+    assert len(Table(runs).columns()["value"]) == 3
+    with pytest.raises(ValueError, match="every entry is empty"):
+        Table([record(score=np.full(3, nan))]).curves("vi/made", "score")
+
+
+def test_an_empty_table_says_so():
+    table = Table()
+    assert table.labels() == [] and table.metrics() == [] and len(table) == 0
+    assert {name: len(column) for name, column in table.columns().items()}["value"] == 0
+    with pytest.raises(ValueError, match=r"empty.*run the experiment"):
+        table.curves("vi/made", "return")
+
+
+def test_unknown_names_get_a_suggestion(table):
+    with pytest.raises(ValueError, match=r"'vi/mde' is not a label.*mean 'vi/made'.*vi/hoeffding"):
+        table.curves("vi/mde", "return")
+    with pytest.raises(ValueError, match=r"'retrun' is not a metric of 'vi/made'.*mean 'return'"):
+        table.curves("vi/made", "retrun")
+    with pytest.raises(ValueError, match="'step' is not a metric"):
+        table.curves("vi/made", "step")
+    with pytest.raises(ValueError, match=r"'visits' is not an array of 'vi/made'.*none"):
+        table.arrays("vi/made", "visits")
+
+
+def test_ragged_seeds_are_refused():
+    short = Record("vi/made", 1, {"step": STEPS[:2], "return": np.zeros(2)})
+    with pytest.raises(ValueError, match=r"Seeds 0 and 1 .*shape \(3,\) up to step 20 against shape \(2,\)"):
+        Table([record(), short]).curves("vi/made", "return")
+    shifted = Record("vi/made", 1, {"step": STEPS + 1, "return": np.zeros(3)})
+    with pytest.raises(ValueError, match="up to step 21"):
+        Table([record(), shifted]).curves("vi/made", "return")
+    with pytest.raises(ValueError, match=r"not recorded by seeds \[1\]"):
+        Table([record(), record(seed=1, loss=STEPS)]).curves("vi/made", "return")
+    with pytest.raises(ValueError, match="Two runs of 'vi/made' have seed 0"):
+        Table([record(), record()])
+
+
+def test_arrays_are_stacked_by_seed():
+    def run(seed):
+        arrays = {"step": np.array([0, 20]), "visits": np.full((2, 4, 3), seed)}
+        return record(seed=seed)._replace(arrays=arrays)
+
+    steps, visits = Table([run(1), run(0)]).arrays("vi/made", "visits")
+    assert steps.tolist() == [0, 20] and visits.shape == (2, 2, 4, 3)
+    assert visits[:, 0, 0, 0].tolist() == [0, 1]
+    assert Table([run(1)]).array_names() == ["visits"]
+    other = run(0)._replace(arrays={"step": np.array([0, 20]), "visits": np.zeros((2, 4, 2))})
+    with pytest.raises(ValueError, match=r"\(2, 4, 2\)"):
+        Table([run(1), other]).arrays("vi/made", "visits")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"return": [1.0]}, "lack 'step'"),
+        ({"step": [0, 0]}, "increasing whole numbers"),
+        ({"step": [0.5, 1.0]}, "increasing whole numbers"),
+        ({"step": [0.0, np.nan]}, "increasing whole numbers"),
+        ({"step": [[0], [1]]}, "increasing whole numbers"),
+        ({"step": ["a", "b"]}, "increasing whole numbers"),
+        ({"step": [0, 1], "return": [1.0]}, r"'return' must have shape \[2\]"),
+        ({"step": [0, 1], "return": [[1.0], [2.0]]}, r"'return' must have shape \[2\]"),
+        ({"step": [0, 1], "return": 3.0}, "'return' must have shape"),
+        ({"step": [0, 1], "name": ["a", "b"]}, "real numbers"),
+        ({"step": [0, 1], "thing": np.array([None, {}])}, "real numbers"),
+    ],
+)
+def test_bad_columns_are_refused(columns, message):
+    with pytest.raises(ValueError, match=message):
+        checked(columns)
+
+
+@pytest.mark.parametrize("name", ["a,b", 'a"b', "a\nb", " a", ""])
+def test_names_that_break_a_csv_are_refused(name):
+    with pytest.raises(ValueError, match="cannot name a column"):
+        storable({"step": [0], name: [1.0]})
+
+
+def through_csv(**columns):
+    kept = storable({"step": np.arange(len(next(iter(columns.values())))), **columns})
+    return read_csv(write_csv(kept), {name: column.dtype.name for name, column in kept.items()})
+
+
+@given(st.lists(st.floats(width=64), min_size=1), st.lists(st.floats(width=32), min_size=1))
+@settings(max_examples=100, deadline=None)
+def test_floats_come_back_bit_by_bit(float64, narrow):
+    for column in (np.array(wide, np.float64), np.array(narrow, np.float32)):
+        back = through_csv(x=column)["x"]
+        assert back.dtype == column.dtype
+        kept = ~np.isnan(column)
+        assert np.isnan(back[~kept]).all() and back[kept].tobytes() == column[kept].tobytes()
+
+
+def test_a_float32_that_double_rounding_would_move():
+    # The shortest text of this number, read as a float64 and then rounded to float32, is its neighbour.
+    column = np.nextafter(np.array([7.038531e-26], np.float32), np.float32(0))
+    assert np.float32(np.float64(str(column[0]))) != column[0]
+    assert through_csv(x=column)["x"][0] == column[0]
+
+
+def test_other_kinds_are_kept_whole():
+    back = through_csv(
+        flag=np.array([True, False]), count=np.array([2**60 + 1, -3]), half=np.array([0.1, 2], np.float16)
+    )
+    assert back["flag"].tolist() == [1, 0] and back["count"].tolist() == [2**60 + 1, -3]
+    assert back["half"].dtype == np.float32 and back["half"][0] == np.float16(0.1)
+
+
+def test_csv_text_is_plain():
+    columns = {"step": [0, 10], "x": np.array([0.1, np.nan], np.float32), "y": [np.nan, 1e300]}
+    assert write_csv(storable(columns)) == "step,x,y\n0,0.1,\n10,,1e+300\n"
+    assert write_csv(storable({"step": [0], "y": [-np.inf]})) == "step,y\n0,-inf\n"
+    kinds = {"step": "int64", "x": "float32", "y": "float64"}
+    for broken in ("step,x\n0,1\n", "step,x,y\n0,1,2\n10,3", "step,x,y\n0,1\n", ""):
+        with pytest.raises(ValueError):
+            read_csv(broken, kinds)
+    with pytest.raises(ValueError, match="columns"):
+        read_csv("step\n0\n", {"step": "object"})
