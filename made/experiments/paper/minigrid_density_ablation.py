@@ -61,11 +61,11 @@ def with_bonus(run: RunConfig, bonus: Bonus) -> RunConfig:
 
 def draw(table: Table) -> list[PaperFigure]:
     fig, axes = plots.figure(1, 2, height=2.8, sharey=True)
-    for ax, part in zip(axes[0], ("first_visit", "ungated"), strict=True):
+    for ax, part in zip(axes[0], ("gated", "ungated"), strict=True):
         for i, one in enumerate(label for label in table.labels() if label.startswith(f"{part}/")):
             shared.band(ax, table, one, plots.CYCLE[i % len(plots.CYCLE)], one.split("/", 1)[1])
         plots.step_axis(ax)
-        plots.title(ax, f"MADE, {part}", x="frames", y="return" if part == "first_visit" else "")
+        plots.title(ax, f"MADE, {part}", x="frames", y="return" if part == "gated" else "")
     plots.legend(fig)
     seeds = min(len(table.seeds(one)) for one in table.labels())
     text = (
