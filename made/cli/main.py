@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union
 
 import tyro
 
-from made import __version__
+import made
 from made.cli.experiments import Check, Choose, Demo, Export, Figure, Report, Run
 from made.cli.info import Bench, Doctor, List, Map, Play
 from made.cli.sweep import Sweep
@@ -27,7 +27,7 @@ from tests.reliability.command import SelfTest
 
 # Two minutes on two cores, and it learns: the run of results/train/MultiRoom-N6.
 FIRST_TRAINING = (
-    "--env MultiRoom-N6 --bonus made-counts --first-visit --strength 0.4 --steps 4M --set agent.learning_rate=6e-4"
+    "--env MultiRoom-N6 --bonus made-counts --gated --strength 0.4 --steps 4M --set agent.learning_rate=6e-4"
 )
 PLACES = {  # where each shell looks for completions of its user
     "bash": "~/.local/share/bash-completion/completions/made",
@@ -140,7 +140,7 @@ def main(words: list[str] | None = None) -> int:
             print(OVERVIEW, flush=True)
             return 0
         if words == ["--version"]:
-            print(f"made {__version__}", flush=True)
+            print(f"made {made.__version__}", flush=True)
             return 0
         command = parse(words)
         if "" not in sys.path and os.getcwd() not in sys.path:

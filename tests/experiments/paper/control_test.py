@@ -36,7 +36,7 @@ from made.experiments.scheduler import plan, sweep
 from made.experiments.store.store import Job, Scale, Store
 from made.experiments.store.table import Record, Table
 from made.experiments.types import Experiment
-from made.training import sharding, signals, train_loop
+from made.training import progress, sharding, signals, train_loop
 from made.training.backends import control_tasks
 from made.training.control_config import ControlConfig
 from made.training.progress import Meter
@@ -165,10 +165,11 @@ def test_an_unfinished_run_on_other_seeds_is_named(tmp_path, capsys, monkeypatch
 
 
 @pytest.mark.parametrize("minutes", [None, 60.0])
-def test_where_the_device_fails_once_the_run_goes_on_from_its_checkpoint(whole, tmp_path, capsys, minutes):
+def test_where_the_device_fails_once_the_run_goes_on_from_its_checkpoint(whole, tmp_path, capsys, monkeypatch, minutes):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", np.inf)  # however slow the machine
     store, heard = Store(tmp_path / "runs"), Meter(1, "iterations")
     (group,), _ = plan(SMOKE.experiment, Scale.SMOKE, range(1), store)
-    until = np.inf if minutes is None else time.monotonic() + 60 * minutes
+    until = np.inf if minutes is None else time.monotonic() + 1e6 * minutes
     with stopped(30, JaxRuntimeError, once=True):
         assert len(list(sweep([group], store, heard.add, until=until))) == 1
     assert heard.done == heard.made == group.work, "no row counts twice"
@@ -200,12 +201,14 @@ def test_a_device_that_fails_again_before_a_checkpoint_is_given_up(whole, tmp_pa
     monkeypatch.setattr(resumable, "time", types.SimpleNamespace(monotonic=lambda: np.inf))
     trial = next(iter(SMOKE.experiment.trials(Scale.SMOKE).values()))
     with pytest.raises(TimeLimitReached, match="20 of 40 updates"), stopped(30, JaxRuntimeError, once=True):
-        resumable.train_resumable(trial, [0], tmp_path / "late", until=time.monotonic() + 60)
+        resumable.train_resumable(trial, [0], tmp_path / "late", until=1e12)
 
 
-def test_a_piece_whose_time_is_up_stops_with_a_checkpoint_and_the_next_goes_on(whole, tmp_path, capsys):
+def test_a_piece_whose_time_is_up_stops_with_a_checkpoint_and_the_next_goes_on(whole, tmp_path, capsys, monkeypatch):
     store = Store(tmp_path / "runs")
-    assert runner.run([SMOKE], store, minutes=1e-3) == 0
+    with monkeypatch.context() as patch:  # it is begun in time, and its first row ends too late, however fast it is
+        patch.setattr("made.experiments.scheduler.time", types.SimpleNamespace(monotonic=lambda: 0.0, time=time.time))
+        assert runner.run([SMOKE], store, minutes=1e-9) == 0
     said = capsys.readouterr().out
     assert "The time is up and 2 runs are not finished" in said
     assert "0 runs made, 40 iterations" in said
