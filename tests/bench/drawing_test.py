@@ -1,6 +1,6 @@
 """`made bench drawing`: pictures a second, and what each takes from a device."""
 
-import time
+import threading
 from types import SimpleNamespace
 
 import jax
@@ -16,32 +16,39 @@ class Drawers:
 
     n_envs = 2
     spec = SimpleNamespace(action=SimpleNamespace(shape=(1,)))
-    steps = 0
+
+    def __init__(self):
+        self.steps, self.allowed, self.drawn = 0, threading.Semaphore(0), threading.Condition()
 
     def step(self, actions):
         assert actions.shape == (2, 1)
-        self.steps += 1
-        time.sleep(1e-4)  # others want to run too
+        self.allowed.acquire()
+        with self.drawn:
+            self.steps += 1
+            self.drawn.notify()
 
 
 def test_a_picture_costs_what_the_work_beside_it_takes_longer(monkeypatch):
-    """By a clock that says three seconds, for work that takes one alone, whenever who runs."""
-    drawers, clock, seen = Drawers(), iter([10.0, 13.0]), []
+    """By a clock that says three seconds, for work that takes one alone, beside which 50 steps are drawn."""
+    drawers, clock = Drawers(), iter([10.0, 13.0])
 
-    def now():
-        seen.append(drawers.steps)
-        return next(clock)
+    class Over(threading.Event):
+        def set(self):
+            super().set()
+            drawers.allowed.release()  # the step that waits, so that its thread ends
 
     def work():
         wanted = drawers.steps + 50
-        while drawers.steps < wanted:
-            time.sleep(1e-4)
+        drawers.allowed.release(50)
+        with drawers.drawn:
+            drawers.drawn.wait_for(lambda: drawers.steps == wanted)
         return jnp.zeros(())
 
     monkeypatch.setattr(drawing, "best_of", lambda work: 1.0)
-    monkeypatch.setattr(drawing, "time", SimpleNamespace(perf_counter=now))
+    monkeypatch.setattr(drawing, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(drawing, "threading", SimpleNamespace(Event=Over, Thread=threading.Thread))
     pictures = 2.0 / drawing.seconds_of_a_picture(drawers, work)  # type: ignore[arg-type]
-    assert abs(pictures - 2 * (seen[1] - seen[0])) <= 2 * 2, "two a step; one may be under way at either end"
+    assert abs(pictures - 2 * 50) <= 2, "two a step; the last of either piece of work may not be counted yet"
 
 
 def test_a_chain_is_so_many_products_of_each_other():

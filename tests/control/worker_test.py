@@ -180,4 +180,4 @@ def test_the_script_of_the_page_on_control_runs_as_printed(drawn, tmp_path):
     (script,) = (text for text in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "Workers(" in text)
     path = tmp_path / "script.py"
     path.write_text(script + "        print(step.frame.shape)\n", "utf-8")
-    assert subprocess.check_output([sys.executable, path], text=True, timeout=120).strip() == "(4, 100, 100, 3)"
+    assert subprocess.check_output([sys.executable, path], text=True).strip() == "(4, 100, 100, 3)"

@@ -17,7 +17,7 @@ import pytest
 from jax.errors import JaxRuntimeError
 from training.stopping import stopped
 
-from made import cli, report, signals, study
+from made import cli, progress, report, signals, study
 from made.bonuses.replayed import window_of
 from made.control import rendering
 from made.control_run import ControlRun
@@ -152,10 +152,11 @@ def test_an_unfinished_run_on_other_seeds_is_named(tmp_path, capsys, monkeypatch
 
 
 @pytest.mark.parametrize("minutes", [None, 60.0])
-def test_where_the_device_fails_once_the_run_goes_on_from_its_checkpoint(whole, tmp_path, capsys, minutes):
+def test_where_the_device_fails_once_the_run_goes_on_from_its_checkpoint(whole, tmp_path, capsys, monkeypatch, minutes):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", np.inf)  # however slow the machine
     store, heard = Store(tmp_path / "runs"), Meter(1, "iterations")
     (group,), _ = plan(SMOKE.experiment, Scale.SMOKE, range(1), store)
-    until = np.inf if minutes is None else time.monotonic() + 60 * minutes
+    until = np.inf if minutes is None else time.monotonic() + 1e6 * minutes
     with stopped(30, JaxRuntimeError, once=True):
         assert len(list(sweep([group], store, heard.add, until=until))) == 1
     assert heard.done == heard.made == group.work, "no row counts twice"
@@ -187,12 +188,14 @@ def test_a_device_that_fails_again_before_a_checkpoint_is_given_up(whole, tmp_pa
     monkeypatch.setattr(pieces, "time", types.SimpleNamespace(monotonic=lambda: np.inf))
     trial = next(iter(SMOKE.experiment.trials(Scale.SMOKE).values()))
     with pytest.raises(OutOfTime, match="20 of 40 updates"), stopped(30, JaxRuntimeError, once=True):
-        pieces.complete(trial, [0], tmp_path / "late", until=time.monotonic() + 60)
+        pieces.complete(trial, [0], tmp_path / "late", until=1e12)
 
 
-def test_a_piece_whose_time_is_up_stops_with_a_checkpoint_and_the_next_goes_on(whole, tmp_path, capsys):
+def test_a_piece_whose_time_is_up_stops_with_a_checkpoint_and_the_next_goes_on(whole, tmp_path, capsys, monkeypatch):
     store = Store(tmp_path / "runs")
-    assert study.run([SMOKE], store, minutes=1e-3) == 0
+    with monkeypatch.context() as patch:  # it is begun in time, and its first row ends too late, however fast it is
+        patch.setattr("made.sweep.time", types.SimpleNamespace(monotonic=lambda: 0.0, time=time.time))
+        assert study.run([SMOKE], store, minutes=1e-9) == 0
     said = capsys.readouterr().out
     assert "The time is up and 2 runs are not finished" in said
     assert "0 runs made, 40 iterations" in said

@@ -126,10 +126,8 @@ def test_claims_are_touched_while_they_are_held_and_given_back_however_it_ends(s
         assert mine == [0] and set(others) == {1}
         file = claims._newest(claims._path(store, JOB, ID)).file
         os.utime(file, (0, 0))
-        deadline = time.monotonic() + 60
-        while file.stat().st_mtime == 0 and time.monotonic() < deadline:
+        while file.stat().st_mtime == 0:
             time.sleep(0.01)
-        assert file.stat().st_mtime > 0
         raise KeyboardInterrupt
     assert holder(store, JOB, ID) is None and holder(store, other, ID) is not None
 

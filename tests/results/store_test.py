@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from made import saving
+from made.results import store as store_module
 from made.results.provenance import machine
 from made.results.store import Job, RunExists, Scale, Store, _escaped
 
@@ -302,7 +303,7 @@ def test_of_several_writers_of_one_job_exactly_one_wins(tmp_path):
     for writer in writers:
         writer.stdin.write("go\n")
         writer.stdin.flush()
-    won = [int(writer.communicate(timeout=60)[0]) for writer in writers]
+    won = [int(writer.communicate()[0]) for writer in writers]
     assert sum(won) == 40
     store = Store(root)
     table = store.table("lock", Scale.SMOKE)
@@ -314,14 +315,15 @@ def test_of_several_writers_of_one_job_exactly_one_wins(tmp_path):
     assert not list((root / "lock/smoke/vi__made").glob(".*"))
 
 
-def test_six_hundred_runs_in_seconds(store):
+def test_each_of_six_hundred_runs_is_read_once(store, monkeypatch):
     rows = {"step": np.arange(150)} | {f"m{i}": np.random.default_rng(i).normal(size=150) for i in range(5)}
     labels = [f"vi/b{i}" for i in range(30)]
-    began = time.perf_counter()
+    read, real = [], store_module._read
+    monkeypatch.setattr(store_module, "_read", lambda folder, numbers: read.append(folder) or real(folder, numbers))
     for label in labels:
         for seed in range(20):
             store.write(JOB._replace(label=label, seed=seed), "ab12", {"a": 1}, rows)
-    wrote = time.perf_counter()
+    assert not read
     table = store.table("lock", Scale.SMOKE, dict.fromkeys(labels, "ab12"))
     assert len(table) == 600 and table.curves("vi/b7", "m3")[1].shape == (20, 150)
-    assert wrote - began < 10 and time.perf_counter() - wrote < 10
+    assert len(read) == len(set(read)) == 600

@@ -1,13 +1,11 @@
 """`made train` as it is typed: what it writes, what it says, what it refuses, and a kill in the middle of it."""
 
 import json
-import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jax
@@ -55,27 +53,6 @@ def test_the_folder_says_what_was_run_by_what(whole):
     assert found[-1]["eval_return"] is not None and found[-1]["coverage"] > 5
 
 
-def test_a_run_killed_at_any_moment_goes_on_bit_for_bit(whole, tmp_path, capsys):
-    asked = [*SMALL, "--steps", "96k", "--out", str(tmp_path / "killed")]
-    quiet = subprocess.DEVNULL
-    words = [sys.executable, "-m", "made.cli", *asked]
-    running = subprocess.Popen(words, env={**os.environ}, stdout=quiet, stderr=quiet)
-    deadline, kept = time.monotonic() + 240, tmp_path / "killed" / folder.CHECKPOINTS
-    while time.monotonic() < deadline and running.poll() is None and len(checkpoint.files(kept)) < 2:
-        time.sleep(0.002)
-    running.send_signal(signal.SIGKILL)
-    running.communicate()
-    stopped_at = checkpoint.files(kept)[-1].stem
-    assert int(stopped_at) < 3000, "it was killed too late to prove anything"
-    code, _, err = call(capsys, *asked)
-    assert code == 0 and f"from frame {int(stopped_at) * 32:,}" in err
-    assert rows(tmp_path / "killed") == rows(whole)
-    one, other = (saving.load(checkpoint.files(f / folder.CHECKPOINTS)[-1], checkpoint.FORMAT)[0]
-                  for f in (whole, tmp_path / "killed"))  # fmt: skip
-    assert one.keys() == other.keys() and all(np.array_equal(x, other[name]) for name, x in one.items())
-    assert len(json.loads((tmp_path / "killed" / folder.RUN).read_text())["sessions"]) == 2
-
-
 # Sends itself a signal after so many rows.
 SIGNALLED = """
 import os, sys
@@ -90,6 +67,22 @@ def counted(self, lines):
 writers.JSONL.write = counted
 sys.exit(cli.main(sys.argv[3:]))
 """
+
+
+@pytest.mark.parametrize("n", [6, 8])  # at a checkpoint and between two
+def test_a_run_killed_after_any_row_goes_on_bit_for_bit(whole, tmp_path, capsys, n):
+    asked = [*SMALL, "--steps", "96k", "--out", str(tmp_path / "killed")]
+    words = [sys.executable, "-c", SIGNALLED, str(n), str(int(signal.SIGKILL)), *asked]
+    assert subprocess.run(words, capture_output=True).returncode == -signal.SIGKILL
+    stopped_at = checkpoint.files(tmp_path / "killed" / folder.CHECKPOINTS)[-1].stem
+    assert int(stopped_at) == {6: 30, 8: 60}[n], "the checkpoint of a row comes after it"
+    code, _, err = call(capsys, *asked)
+    assert code == 0 and f"from frame {int(stopped_at) * 32:,}" in err
+    assert rows(tmp_path / "killed") == rows(whole)
+    one, other = (saving.load(checkpoint.files(f / folder.CHECKPOINTS)[-1], checkpoint.FORMAT)[0]
+                  for f in (whole, tmp_path / "killed"))  # fmt: skip
+    assert one.keys() == other.keys() and all(np.array_equal(x, other[name]) for name, x in one.items())
+    assert len(json.loads((tmp_path / "killed" / folder.RUN).read_text())["sessions"]) == 2
 
 
 def test_sigterm_saves_a_checkpoint_and_says_how_to_resume(whole, tmp_path, capsys):

@@ -134,12 +134,12 @@ def test_a_row_is_written_whole_or_not_at_all(tmp_path):
 
 # The folder
 
-HOLDER = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True)"
+HOLDER = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True)"
 
 
 def test_a_lock_goes_with_the_process_that_is_killed(tmp_path):
-    words = [sys.executable, "-c", f"{HOLDER}; time.sleep(60)", str(tmp_path / folder.LOCK)]
-    holder = subprocess.Popen(words, stdout=subprocess.PIPE)
+    words = [sys.executable, "-c", f"{HOLDER}; sys.stdin.read()", str(tmp_path / folder.LOCK)]
+    holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None and holder.stdout.readline() == b"1\n"
     with pytest.raises(ValueError, match="Another process is training"), folder.claimed(tmp_path):
         pass

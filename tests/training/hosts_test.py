@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -27,17 +26,35 @@ def free_port() -> int:
         return taken.getsockname()[1]
 
 
-def start(words: list[str], devices: int, cache: Path) -> subprocess.Popen[str]:
+def start(words: list[str], devices: int, cache: Path, *how: str) -> subprocess.Popen[str]:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "MADE_CACHE": str(cache)}
-    pipe, asked = subprocess.PIPE, [sys.executable, "-m", "made.cli", *words]
+    pipe, asked = subprocess.PIPE, [sys.executable, *(how or ("-m", "made.cli")), *words]
     return subprocess.Popen(asked, env=env, stdout=pipe, stderr=pipe, text=True)
 
 
-def pair(words: list[str], out: Path, cache: Path) -> list[subprocess.Popen[str]]:
+# The first kills itself after two checkpoints and a row more.
+KILLED = """
+import os, sys
+from made import cli
+from made.training import checkpoint, session, writers
+kept, save, write = [0], checkpoint.save, writers.JSONL.write
+def saved(*given, **more):
+    kept[0] += 1
+    return save(*given, **more)
+def written(self, lines):
+    write(self, lines)
+    if kept[0] == 2:
+        os.kill(os.getpid(), 9)
+checkpoint.save, writers.JSONL.write = saved, written
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def pair(words: list[str], out: Path, cache: Path, *how: str) -> list[subprocess.Popen[str]]:
     """The same command twice, each with its number. They meet at an address of this machine alone."""
     joined = [*words, "--out", str(out), "--hosts", "2", "--coordinator", f"127.0.0.1:{free_port()}"]
-    return [start([*joined, "--host", str(host)], 2, cache) for host in range(2)]
+    return [start([*joined, "--host", str(host)], 2, cache, *how) for host in range(2)]
 
 
 def rows(out: Path):
@@ -47,16 +64,15 @@ def rows(out: Path):
 
 def test_two_processes_killed_and_started_again_give_what_one_gives(tmp_path):
     words, cache, out = [*WORDS, "--steps", "9600"], tmp_path / "cache", tmp_path / "two"
-    both, deadline = pair(words, out, cache), time.monotonic() + 200
-    while len(checkpoint.files(out / folder.CHECKPOINTS)) < 2 and time.monotonic() < deadline:
-        assert all(process.poll() is None for process in both), both[0].communicate()[1][-2000:]
-        time.sleep(0.005)
+    both = pair(words, out, cache, "-c", KILLED)
+    assert both[0].wait() == -signal.SIGKILL, both[0].communicate()[1][-2000:]
+    assert len(checkpoint.files(out / folder.CHECKPOINTS)) == 2
+    both[1].kill()
     for process in both:
-        process.send_signal(signal.SIGKILL)
         process.communicate()
     alone = start([*words, "--devices", "4", "--out", str(tmp_path / "one")], 4, cache)
     for process, said in zip([*pair(words, out, cache), alone], ("going on with", "host 1 of 2", ""), strict=True):
-        told, err = process.communicate(timeout=200)
+        told, err = process.communicate()
         assert process.returncode == 0 and said in err, err[-2000:]
         assert ("all of it is in" in told) == (said != "host 1 of 2"), "one of them speaks"
     assert len(found := rows(out)) == 4 * 30 and found == rows(tmp_path / "one")

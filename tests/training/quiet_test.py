@@ -16,11 +16,11 @@ import pytest
 from made.training import control_programs, devices, quiet, turns
 from made.training.control_programs import ControlPrograms
 
-HOLD = """import fcntl, sys, time
+HOLD = """import fcntl, sys
 file = open(sys.argv[1], "w")
 fcntl.flock(file, fcntl.LOCK_EX)
 print("held", flush=True)
-time.sleep(60)
+sys.stdin.read()
 """
 
 
@@ -38,7 +38,7 @@ def beside_a_gpu(monkeypatch, tmp_path):
 def other(beside_a_gpu):
     """Another process that compiles."""
     words = [sys.executable, "-c", HOLD, str(beside_a_gpu / ".compiling")]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline()
         yield process
         process.kill()
@@ -95,7 +95,7 @@ def test_a_thread_gives_up_once_the_others_are_over(other):
     thread = threading.Thread(target=wait)
     thread.start()
     over.set()
-    thread.join(timeout=30)
+    thread.join()
     assert heard == ["gave up"] and other.poll() is None
 
 
@@ -110,14 +110,14 @@ def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(beside_a_gpu
     lock = beside_a_gpu / ".compiling"
     with quiet.compiling():
         mine = [int(one.name) for one in Path("/proc/self/fd").iterdir() if os.path.realpath(one) == str(lock)]
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=mine)
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=mine)
     try:
         assert mine
         with lock.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
         child.kill()
-        child.wait()
+        child.communicate()
 
 
 def test_a_folder_that_cannot_be_written_to_stops_nobody(monkeypatch, beside_a_gpu):
