@@ -13,7 +13,8 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from made import __version__, saving, signals
+import made
+from made import saving, signals
 from made.commands.looking import Bench, Doctor, List, Map, Play
 from made.commands.starting import Completion, spelled_out
 from made.commands.studies import Check, Choose, Demo, Figure, Report, Run
@@ -104,7 +105,7 @@ def main(words: list[str] | None = None) -> int:
             print(OVERVIEW, flush=True)
             return 0
         if words == ["--version"]:
-            print(f"made {__version__}", flush=True)
+            print(f"made {made.__version__}", flush=True)
             return 0
         command = parse(words)
         if words != spelled_out(words):

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Bottom to top. A module imports from lower layers; from its own layer only what SIBLINGS names.
 LAYERS = (
-    ("trees", "moments", "rings", "schedules", "describe", "hashing", "arrays"),
+    ("trees", "moments", "rings", "schedules", "describe", "hashing", "arrays", "extras", "signals"),
     ("core",),
     (
         "nets",
