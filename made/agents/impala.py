@@ -141,8 +141,7 @@ class IMPALA(Agent):
             final = jax.lax.stop_gradient(net).successor_values(first, batch, fresh)
 
         def each(reward, discount, value, last, final):
-            cut = {"truncated": truncated, "final_value": final}
-            return vtrace(log_ratio, reward, discount * ~ends, value, last, **cut)
+            return vtrace(log_ratio, reward, discount * ~ends, value, last, truncated=truncated, final_value=final)
 
         aim = jax.vmap(each, (-1, 0, -1, -1, -1), -1)(rewards, discounts, value, bootstrap, final)
         aim = jax.tree.map(jax.lax.stop_gradient, aim)

@@ -48,7 +48,7 @@ def vtrace(
 
     def shifted(x: Float[Array, "T *b"]) -> Float[Array, "T *b"]:
         ahead = jnp.concatenate([x[1:], bootstrap[None]])
-        return ahead if truncated is None else jnp.where(truncated, final_value, ahead)
+        return ahead if truncated is None or final_value is None else jnp.where(truncated, final_value, ahead)
 
     following = shifted(value)
     delta = jnp.minimum(rho, ratio) * (reward + discount * following - value)

@@ -69,8 +69,17 @@ def test_does_not_recompile_on_the_second_call_nor_for_other_numbers(name, runs)
     assert step._cache_size() == before
 
 
+def test_the_check_of_keys_raises_where_one_is_used_twice():
+    """So the test below, which asserts nothing else, can fail."""
+    twice = lambda key: jax.random.normal(key) + jax.random.uniform(key)  # noqa: E731
+    with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
+        jax.jit(twice).lower(jax.random.key(0))
+    jax.jit(twice).lower(jax.random.key(0))  # without the check nothing is raised
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_no_key_is_used_twice(name):
+    """JAX raises KeyReuseError while the program is traced and lowered."""
     run = run_of(AGENTS[name](), BONUSES["made-tabular"]())
     with jax.debug_key_reuse(True):
         jax.eval_shape(lambda key: iterate(run, start(run, key)), jax.random.key(0))

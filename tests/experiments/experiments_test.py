@@ -100,7 +100,7 @@ def test_larger_scales_are_made_of_whole_programs(name, scale):
 
 
 def test_identities_hold_even_at_the_smallest_scale(store):
-    assert all(row.holds for row in study.check(of("objective"), store))
+    assert [row.holds for row in study.check(of("objective"), store)] == [True] * 5
 
 
 def test_the_bound_drawn_is_the_theorem_s(store):

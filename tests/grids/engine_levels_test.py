@@ -79,12 +79,13 @@ def test_a_malformed_level_is_refused(level, words):
     assert words in str(error.value)
 
 
-@pytest.mark.parametrize("task", oracle.IDS)
+# Without N12, which is the slowest to draw and like the others.
+@pytest.mark.parametrize("task", [task for task in oracle.IDS if "N12" not in task])
 def test_the_packages_levels_are_sound(task):
-    if "N12" not in task:  # the slowest to draw, and like the others
-        env = oracle.make(task)
-        env.reset(seed=0)
-        world.check_level(oracle.level_of(env))
+    """`check_level` raises for a level that is not."""
+    env = oracle.make(task)
+    env.reset(seed=0)
+    world.check_level(oracle.level_of(env))
 
 
 def test_a_level_made_by_hand_is_sound():
