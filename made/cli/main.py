@@ -27,7 +27,7 @@ from tests.reliability.command import SelfTest
 
 # Two minutes on two cores, and it learns: the run of results/train/MultiRoom-N6.
 FIRST_TRAINING = (
-    "--env MultiRoom-N6 --bonus made-counts --gated --strength 0.4 --steps 4M --set agent.learning_rate=6e-4"
+    "--env MultiRoom-N6 --bonus made-counts --first-visit --strength 0.4 --steps 4M --set agent.learning_rate=6e-4"
 )
 PLACES = {  # where each shell looks for completions of its user
     "bash": "~/.local/share/bash-completion/completions/made",
