@@ -135,7 +135,7 @@ def episode_metrics(ended: EpisodeEnds) -> Metrics:
         "return": mean(ended.total),
         "length": mean(ended.length),
         "episodes": episodes.astype(float),
-        "replayed": ended.replayed.sum().astype(float),
+        "pool_reused": ended.pool_reused.sum().astype(float),
     }
 
 

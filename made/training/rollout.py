@@ -31,7 +31,7 @@ class EpisodeEnds(NamedTuple):
     done: Bool[Array, "T N"]
     total: Float[Array, "T N"]
     length: Int[Array, "T N"]
-    replayed: Bool[Array, "T N"]  # the episode that follows had been begun once before
+    pool_reused: Bool[Array, "T N"]  # the episode that follows had been begun once before
 
 
 class ResetPool(NamedTuple):
@@ -135,7 +135,7 @@ def rollout(
         streams, transition, ended = jax.vmap(one)(streams, fresh, keys)
         again = used[place, each]
         used = used | (ended.done & (jnp.arange(pool_per_env)[:, None] == place))
-        return (streams, used), transition, ended._replace(replayed=ended.done & again)
+        return (streams, used), transition, ended._replace(pool_reused=ended.done & again)
 
     (streams, used), batch, ended = _scan(step, (streams, reserve.used.reshape(pool_per_env, n)), keys)
     return RolloutResult(streams, batch, ended, ResetPool(reserve.start, used.reshape(-1)))

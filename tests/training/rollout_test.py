@@ -66,10 +66,10 @@ def test_an_episode_in_waiting_is_used_once_and_then_counted_as_replayed(rolled)
     _, outcomes = rolled
     _, batch, ended, reserve = outcomes["waiting"]
     assert (np.asarray(batch.obs)[4::4] == 0).all() and bool(reserve.used.all())
-    done, replayed = np.asarray(ended.done), np.asarray(ended.replayed)
+    done, replayed = np.asarray(ended.done), np.asarray(ended.pool_reused)
     first = done & (np.cumsum(done, 0) == 1)
     assert np.array_equal(replayed, done & ~first)
-    assert outcomes["every"].reserve is None and not np.asarray(outcomes["every"].ended.replayed).any()
+    assert outcomes["every"].reserve is None and not np.asarray(outcomes["every"].ended.pool_reused).any()
 
 
 def test_an_environment_takes_its_own_episodes_in_waiting_one_after_another(rolled):
@@ -78,7 +78,7 @@ def test_an_environment_takes_its_own_episodes_in_waiting_one_after_another(roll
         lengths = np.asarray(ended.length)[np.asarray(ended.done)[:, n], n]
         slots = [n, n + N, n + 2 * N, n]  # then the first again
         assert lengths.tolist() == [4, *(4 + 100 * slot for slot in slots)]
-        assert np.asarray(ended.replayed)[:, n].nonzero()[0].tolist() == [15, 19]
+        assert np.asarray(ended.pool_reused)[:, n].nonzero()[0].tolist() == [15, 19]
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])

@@ -141,13 +141,13 @@ class Dreamer(Agent):
         k_model, k_bonus, k_actor = jax.random.split(key, 3)
         reward = jax.lax.stop_gradient(reward_fn(batch))
         slope = jax.value_and_grad(self.model_loss, has_aux=True)
-        (loss, (probe_states, of_model)), of_world = slope(state.world, batch, reward, k_model)
-        probe_states = jax.lax.stop_gradient(probe_states)
+        (loss, (posteriors, of_model)), of_world = slope(state.world, batch, reward, k_model)
+        posteriors = jax.lax.stop_gradient(posteriors)
         if self.curiosity is not None:
-            seen, _ = self.curiosity.update(state.curiosity, replayed_latents(probe_states, batch), k_bonus)
+            seen, _ = self.curiosity.update(state.curiosity, replayed_latents(posteriors, batch), k_bonus)
             state = state._replace(curiosity=seen)
         slope = jax.value_and_grad(self.actor_loss, has_aux=True)
-        start, live = imagination_starts(probe_states, batch.terminated)
+        start, live = imagination_starts(posteriors, batch.terminated)
         (aim, (dreamt, of_dream)), of_actor = slope(state.actor, state, start, live, k_actor)
         error, of_value = jax.value_and_grad(self.value_loss)(state.value, jax.lax.stop_gradient(dreamt))
         after, norms = self._moved(state, (of_world, of_actor, of_value))
@@ -171,11 +171,11 @@ class Dreamer(Agent):
         self, world: WorldModel, batch: Transition, reward: Float[Array, "T B"], key: Key[Array, ""]
     ) -> tuple[Float[Array, ""], tuple[PosteriorStates, Metrics]]:
         """The loss of the world model on sequences. The KL is free up to `free_nats` on average, not each by itself."""
-        probe_states, parts = world.judge(batch, reward, self.discount, key)
+        posteriors, parts = world.judge(batch, reward, self.discount, key)
         loss = self.kl_scale * jnp.maximum(parts["kl"], self.free_nats) - parts["image"] - parts["reward"]
         if "ends" in parts:
             loss -= self.ends_scale * parts["ends"]
-        return loss, (probe_states, {f"model/{name}": x for name, x in parts.items()})
+        return loss, (posteriors, {f"model/{name}": x for name, x in parts.items()})
 
     def actor_loss(
         self, actor: Actor, state: DreamerState, start: Latent, live: Bool[Array, " n"], key: Key[Array, ""]

@@ -28,11 +28,11 @@ def check_bonus(bonus: Bonus | None) -> None:
         )
 
 
-def replayed_latents(probe_states: PosteriorStates, batch: Transition) -> Transition:
+def replayed_latents(posteriors: PosteriorStates, batch: Transition) -> Transition:
     """The sequences [T, B] as the model saw them."""
-    arrivals, resets_per_update = probe_states.arrivals.latent.features, probe_states.resets_per_update.latent.features
+    arrivals, resets_per_update = posteriors.arrivals.latent.features, posteriors.resets_per_update.latent.features
     before = jnp.concatenate([resets_per_update[:1], arrivals[:-1]])
-    before = trees.select(probe_states.fresh, resets_per_update, before)
+    before = trees.select(posteriors.fresh, resets_per_update, before)
     return Transition(before, batch.action, batch.reward, arrivals, batch.terminated, batch.truncated)
 
 

@@ -86,10 +86,10 @@ class WorldModel(eqx.Module):
         reward  mean log N(reward; head, 1) over all transitions
         ends    mean log p(discount (1 - terminated)) of the head's Bernoulli, where there is one
         """
-        probe_states = self.watch(batch, key)
-        arrivals, resets_per_update, fresh = probe_states
+        posteriors = self.watch(batch, key)
+        arrivals, resets_per_update, fresh = posteriors
         latents = jax.tree.map(lambda a, b: jnp.concatenate([a[:1], b]), resets_per_update.latent, arrivals.latent)
-        image = self.decoder.score(latents.features, observations_of(batch)).sum() + self._later(probe_states, batch)
+        image = self.decoder.score(latents.features, observations_of(batch)).sum() + self._later(posteriors, batch)
         apart = (
             kl(arrivals.posterior, arrivals.prior).sum()
             + (kl(resets_per_update.posterior, resets_per_update.prior) * fresh).sum()
@@ -100,14 +100,14 @@ class WorldModel(eqx.Module):
         if self.ends_head is not None:
             logits, aim = self.ends_head(after, self.layout.dtype)[..., 0], discount * ~batch.terminated
             parts["ends"] = (aim * jax.nn.log_sigmoid(logits) + (1 - aim) * jax.nn.log_sigmoid(-logits)).mean()
-        return probe_states, parts
+        return posteriors, parts
 
-    def _later(self, probe_states: PosteriorStates, batch: Transition) -> Float[Array, ""]:
+    def _later(self, posteriors: PosteriorStates, batch: Transition) -> Float[Array, ""]:
         """How likely the observations are that begin an episode in the middle of a window, added up."""
-        if probe_states.fresh.shape[0] == 1:
+        if posteriors.fresh.shape[0] == 1:
             return jnp.zeros(())
-        begun = probe_states.fresh[1:]
-        latent, obs = jax.tree.map(lambda x: x[1:], (probe_states.resets_per_update.latent, batch.obs))
+        begun = posteriors.fresh[1:]
+        latent, obs = jax.tree.map(lambda x: x[1:], (posteriors.resets_per_update.latent, batch.obs))
         score = self._seldom(lambda features, obs: (self.decoder.score(features, obs) * begun).sum())
         return jax.lax.cond(begun.any(), score, lambda *_: jnp.zeros(()), latent.features, obs)
 
@@ -124,7 +124,7 @@ def observations_of(batch: Transition) -> PyTree:
 
 
 def imagination_starts(
-    probe_states: PosteriorStates, terminated: Bool[Array, "T B"]
+    posteriors: PosteriorStates, terminated: Bool[Array, "T B"]
 ) -> tuple[Latent, Bool[Array, " n"]]:
     """Where imagination sets out: (states [(T + 1) B], whether the task went on from there).
 
@@ -132,9 +132,9 @@ def imagination_starts(
     window holds it.
     """
     arrivals, resets_per_update, fresh = (
-        probe_states.arrivals.latent,
-        probe_states.resets_per_update.latent,
-        probe_states.fresh,
+        posteriors.arrivals.latent,
+        posteriors.resets_per_update.latent,
+        posteriors.fresh,
     )
     begun = jax.tree.map(
         lambda x, last: jnp.concatenate([x[1:], last[-1:]]), (resets_per_update, fresh), (arrivals, fresh & False)
@@ -148,11 +148,11 @@ def imagination_starts(
 def rollout_posterior(world: WorldModel, batch: Transition, key: Key[Array, ""], context: int) -> tuple[Latent, Latent]:
     """The states of sequences [T, B] at the first `context` of T + 1 observations, then by the actions alone."""
     k_watch, k_follow = jax.random.split(key)
-    probe_states, n = world.watch(batch, k_watch), context - 1
+    posteriors, n = world.watch(batch, k_watch), context - 1
     known = jax.tree.map(
         lambda a, b: jnp.concatenate([a[:1], b[:n]]),
-        probe_states.resets_per_update.latent,
-        probe_states.arrivals.latent,
+        posteriors.resets_per_update.latent,
+        posteriors.arrivals.latent,
     )
     steps, windows = batch.reward.shape
     noise = jax.random.normal(k_follow, (steps - n, windows, world.layout.stoch))

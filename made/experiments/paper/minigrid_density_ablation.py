@@ -101,7 +101,7 @@ EXPERIMENT = Experiment(
         "entropy",
         "factor/log_std",
         "factor/raw_log_std",
-        "replayed",
+        "pool_reused",
     ),
     in_demo=False,
 )

@@ -239,6 +239,6 @@ EXPERIMENT = Experiment(
     ),
     draw=draw,
     tables=tables,
-    columns=("return", "length", "bonus", "bonus_strength", "entropy", "factor/log_std", "replayed"),
+    columns=("return", "length", "bonus", "bonus_strength", "entropy", "factor/log_std", "pool_reused"),
     in_demo=False,
 )  # fmt: skip

@@ -130,7 +130,7 @@ EXPERIMENT = Experiment(
     claims=(),
     draw=draw,
     tables=tables,
-    columns=("return", "length", "bonus", "bonus_strength", "entropy", "factor/log_std", "replayed"),
+    columns=("return", "length", "bonus", "bonus_strength", "entropy", "factor/log_std", "pool_reused"),
     in_demo=False,
     search=Search(choose, lambda: shared.CHOSEN),
 )

@@ -12,7 +12,7 @@ from made.core import Metrics, trees
 from made.training.on_policy import RunConfig, RunState, evaluate
 from made.training.run_batch import mean_weight
 
-COUNTED = ("episodes", "replayed")  # numbers of episodes, added up over a row
+COUNTED = ("episodes", "pool_reused")  # numbers of episodes, added up over a row
 NO_FAILURE = jnp.iinfo(jnp.int32).max  # where a seed went wrong, when it did not
 _APART = 0x6C6576  # sets the keys of evaluations apart from those of training
 

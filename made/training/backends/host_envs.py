@@ -141,6 +141,6 @@ def _episodes(source: HostRollout) -> Metrics:
     """What `made.training.on_policy.episode_metrics` says of the episodes that ended since this was asked before."""
     n, nan = len(source.returns), float("nan")
     mean = lambda x: sum(x) / n if n else nan  # noqa: E731
-    said = {"return": mean(source.returns), "length": mean(source.lengths), "episodes": n, "replayed": 0}
+    said = {"return": mean(source.returns), "length": mean(source.lengths), "episodes": n, "pool_reused": 0}
     source.returns, source.lengths = [], []
     return {name: jnp.float32(x) for name, x in said.items()}

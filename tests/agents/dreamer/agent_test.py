@@ -263,8 +263,8 @@ def test_a_window_is_worth_the_episodes_it_holds(point, slope):
 
 def test_imagination_sets_out_from_every_state_but_those_an_episode_ended_in(point, slope):
     _, state, batch = point
-    probe_states = slope(state.world, 3.0)[0][1][0]
-    states, live = imagination_starts(probe_states, jnp.asarray(batch.terminated))
+    posteriors = slope(state.world, 3.0)[0][1][0]
+    states, live = imagination_starts(posteriors, jnp.asarray(batch.terminated))
     resets_per_update, arrivals = probe_states.resets_per_update.latent.deter, probe_states.arrivals.latent.deter
     found = np.asarray(states.deter).reshape(7, 3, 6)
     assert np.array_equal(found[0], resets_per_update[0])

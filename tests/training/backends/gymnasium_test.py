@@ -168,7 +168,7 @@ def test_the_start_has_the_weights_of_a_compiled_run():
 def test_rows_are_those_of_any_run(whole):
     found = rows(whole[0])
     assert [(line["update"], line["seed"]) for line in found] == [(k, s) for k in (2, 4, 6, 7) for s in (0, 1)]
-    scalars = {"return", "length", "episodes", "replayed", "bonus", "intrinsic_return", "coverage", "loss"}
+    scalars = {"return", "length", "episodes", "pool_reused", "bonus", "intrinsic_return", "coverage", "loss"}
     assert all(scalars <= set(line) for line in found)
     assert [("eval_return" in line) for line in found[::2]] == [False, True, False, True]
     assert found[0]["length"] == CLOCK and found[0]["episodes"] == 8, "16 steps of 4 environments with a clock of 6"
