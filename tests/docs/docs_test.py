@@ -19,7 +19,7 @@ from made.cli.info import Bench
 from made.cli.train import Train
 from made.nets.fit import Fit
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)

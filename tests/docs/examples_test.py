@@ -15,7 +15,7 @@ from made.experiments import runner
 from made.experiments.store.store import Scale, Store
 from made.training.on_policy import RunConfig, iterate, start
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = re.compile(r"```python\n# made/([\w/]+)\.py\n(.*?)```", re.S)
 
 

@@ -26,7 +26,7 @@ from made.training import checkpoint, checkpoint_file, compile_cache, dreamer_vi
 from made.training.loggers import JSONL
 from made.training.paths import require_file
 
-ROOT = Path(__file__).resolve().parents[1] / "made"
+ROOT = Path(__file__).resolve().parents[2] / "made"
 RUNS_CODE = {"eval", "exec", "compile", "__import__", "execfile"}
 UNSAFE = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle", "yaml"}
 SERVERS = {"socketserver", "http.server", "xmlrpc", "wsgiref", "asyncio"}

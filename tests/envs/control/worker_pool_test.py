@@ -176,7 +176,7 @@ def test_a_process_that_is_killed_is_named_and_the_others_end(others):
 
 
 def test_the_script_of_the_page_on_control_runs_as_printed(drawn, tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "control.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "control.md").read_text("utf-8")
     (script,) = (text for text in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "Workers(" in text)
     path = tmp_path / "script.py"
     path.write_text(script + "        print(step.frame.shape)\n", "utf-8")

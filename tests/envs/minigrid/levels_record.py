@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from envs.minigrid import oracle
 from envs.minigrid.levels_features import histogram, maps, numbers, stack, to_row, to_text

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from envs.minigrid import levels_package_test as suite
 from envs.minigrid.levels_features import compare, histogram, numbers
@@ -21,7 +21,7 @@ from envs.minigrid.planner import returned, solve
 from made.training.provenance import provenance
 
 SOLVED = 1000
-OUT = Path(__file__).parents[2] / "results" / "grids" / "levels.json"
+OUT = Path(__file__).parents[3] / "results" / "grids" / "levels.json"
 
 
 def row(task: str) -> dict:

@@ -44,7 +44,7 @@ from made.training.run_batch import group_by_program
 
 TASKS = control_setup.TASKS
 CLOCKED = ("frames_per_second",)
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 # Runs in pieces
