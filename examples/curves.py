@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from made.core import safe_files
 from made.experiments import plots
-from made.training import checkpoint_file
 from made.training.provenance import provenance
 
 Rows = Sequence[Sequence[float]]  # of one seed: (steps, mean return, share of successes, CPU seconds)
@@ -30,7 +30,7 @@ def record(path: str | os.PathLike, runs: Mapping[str, Mapping[int, Rows]], bega
     }
     lines = json.dumps({**settings, "made_by": made_by, "columns": COLUMNS, "curves": curves}, indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    return checkpoint_file.write_atomic(path, _one_row_a_line(lines) + "\n")
+    return safe_files.write_atomic(path, _one_row_a_line(lines) + "\n")
 
 
 def _one_row_a_line(text: str) -> str:
@@ -77,4 +77,4 @@ def draw(files: Sequence[str | os.PathLike], path: str | os.PathLike) -> Path:
     plots.legend(fig, columns=3)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    return checkpoint_file.write_atomic(path, plots.png(fig))
+    return safe_files.write_atomic(path, plots.png(fig))

@@ -18,8 +18,8 @@ from benchmarks.control.update_time import FEATURES, Sizes, filled, pixel_learne
 from made.envs.control import rendering
 from made.envs.control.worker_pool import WorkerPool
 from made.training.backends import control_tasks
-from made.training.config import TrainPlan
 from made.training.control_config import ControlConfig, control_config
+from made.training.train_plan import TrainPlan
 
 TASK, FRAMES = "pendulum_swingup", 500_000
 BONUSES = {"float32": ("made", "none"), "bfloat16": ("made", "none", "rnd", "re3", "icm", "made-released")}

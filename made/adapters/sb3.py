@@ -16,9 +16,9 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from made.adapters import needs
 from made.adapters.reward_mixer import Mode, RewardMixer
 from made.core import Bonus, dict_obs
+from made.core.extras import needs
 from made.envs.external.spaces import replace_rows
 from made.training.host.bonus import HostBonus
 

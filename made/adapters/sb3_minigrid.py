@@ -6,8 +6,8 @@ SB3's own network for images wants 36 x 36 pixels or more, and a view is 7 x 7 c
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
-from made.adapters import needs
 from made.adapters.gymnasium import PREFIX
+from made.core.extras import needs
 
 with needs("made.adapters.sb3_minigrid", "sb3", "stable_baselines3", "torch"):
     import torch

@@ -11,9 +11,9 @@ import gymnasium
 import jax
 import numpy as np
 
-from made.adapters import needs
 from made.adapters.reward_mixer import Beside, Mode, RewardMixer
 from made.core import Bonus, Transition
+from made.core.extras import needs
 from made.training.host.bonus import HostBonus
 
 with needs("made.adapters.sb3_replay", "sb3", "stable_baselines3", "torch"):

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PyTree
 from made.bonuses.combinators import RewardWrapper
 from made.bonuses.re3 import RE3, RE3State
 from made.bonuses.release.release_rnd import ReleasedRND, ReleasedRNDState
-from made.bonuses.replay_data import FromBatch, ReplayContext
+from made.bonuses.replay_data import FromBatch
 from made.core import Bonus, EpisodeMemory, NoMemory, ReplayContext, Transition, learning_data, ring_buffer, trees
 from made.core.config import check_types
 from made.nets import MLP

@@ -5,9 +5,9 @@ from made.cli import build_dreamer
 from made.core.schedules import Constant
 from made.envs.control import CONTROL
 from made.envs.control.tasks import SPARSE
-from made.training.config import apply_settings, check_bonus_options, environment
 from made.training.control_config import ControlConfig, DreamerConfig, control_config, resolve
 from made.training.sequence_learner import ReplayRun
+from made.training.train_plan import apply_settings, check_bonus_options, environment
 
 # Frames where the command does not say; a checkpoint holds the replay, so that it is long to write.
 FRAMES = {"steps": "500k", "every": "2k", "eval": "10k", "check": "50k"}

@@ -9,12 +9,12 @@ from made.bonuses import FirstVisit, make_bonus
 from made.core.schedules import Constant
 from made.envs.external.host_env import Hosted
 from made.envs.minigrid import Grid
-from made.training.config import SPARES, apply_settings, environment
 from made.training.on_policy import RunConfig
 from made.training.probes import Coverage
 from made.training.replay import ReplayBuffer
 from made.training.sequence_buffer import SequenceBuffer
 from made.training.sequence_learner import ReplayRun
+from made.training.train_plan import SPARES, apply_settings, environment
 
 STEPS, WINDOW = 200_000, 16  # that the replay holds; of one window, which may hold the ends of episodes
 TAU = 0.005  # a step's share of the bonus: imagination adds up many

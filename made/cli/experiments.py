@@ -225,13 +225,13 @@ def _told(written, to_markdown: Path | None = None) -> int:
     for image in (image for images in written.images for image in images):
         print(f"drawn: {image}")
     if to_markdown is not None:
+        from made.core import safe_files
         from made.experiments.report import markdown
-        from made.training import checkpoint_file
 
         pairs = [pair for pair in zip(written.sections, written.images, strict=True) if pair[0].provenance]
         sections, images = [section for section, _ in pairs], [files for _, files in pairs]
         to_markdown.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint_file.write_atomic(to_markdown, markdown.render(sections, images, to_markdown))
+        safe_files.write_atomic(to_markdown, markdown.render(sections, images, to_markdown))
     _tell([row for row in written.judged if row.seeds])
     for problem in written.problems:
         print(f"made: skipped a damaged run: {problem}", file=sys.stderr)

@@ -21,7 +21,8 @@ from made.cli.info import Bench, Doctor, List, Map, Play
 from made.cli.sweep import Sweep
 from made.cli.train import Train
 from made.cli.transfer import Transfer
-from made.training import checkpoint_file, signals
+from made.core import safe_files
+from made.training import signals
 from made.training.compile_cache import use_compilation_cache
 from tests.reliability.command import SelfTest
 
@@ -148,7 +149,7 @@ def main(words: list[str] | None = None) -> int:
         if words != spelled_out(words):
             print(f"made: with no options this is: made {' '.join(spelled_out(words))}", file=sys.stderr)
         use_compilation_cache()
-        with signals.heard(), checkpoint_file.disk_full_message(lambda: FULL), warnings.catch_warnings():
+        with signals.heard(), safe_files.disk_full_message(lambda: FULL), warnings.catch_warnings():
             warnings.showwarning = _warned
             return command.main()
     except ValueError as error:

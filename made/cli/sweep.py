@@ -148,15 +148,15 @@ class Sweep:
 @contextlib.contextmanager
 def _sealed(store: "Store", sweep: str) -> Iterator[str]:
     """A file in the store by which a worker knows that it sees the same one; yields what is in it."""
+    from made.core import safe_files
     from made.experiments.executors.job_format import clear, seal
-    from made.training import checkpoint_file
 
     path, token = seal(store.root, sweep), secrets.token_hex(16)
     store.unfinished("sweeps", sweep)  # makes the store, if there is none
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            checkpoint_file.write_atomic(path, token)
+            safe_files.write_atomic(path, token)
             break
         except FileNotFoundError:  # another sweep ended at this moment and removed the folder above
             continue

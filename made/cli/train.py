@@ -112,28 +112,28 @@ class Train:
     def plan(self):
         """What the options say, checked."""
         from made.cli import build_control
-        from made.training import config
+        from made.training import train_plan
 
         if self.seeds < 1:
             raise ValueError(f"--seeds must be at least 1, got {self.seeds}.")
         control = build_control.asked(self.env, self.agent)
-        build = build_control.build if control else config.build_run
+        build = build_control.build if control else train_plan.build_run
         run = build(self.env, self.agent, self.bonus, self.first_visit, self.tau, self.strength, self.set)
-        counts = {name: config.updates_for(n, run.n_envs * run.unroll) for name, n in self._frames().items()}
+        counts = {name: train_plan.updates_for(n, run.n_envs * run.unroll) for name, n in self._frames().items()}
         run = dataclasses.replace(run, iterations=counts["steps"], every=counts["every"])
-        asked = config.TrainPlan(run, tuple(range(self.seeds)), counts["eval"], counts["check"])  # type: ignore[arg-type]
+        asked = train_plan.TrainPlan(run, tuple(range(self.seeds)), counts["eval"], counts["check"])  # type: ignore[arg-type]
         return asked._replace(episodes=run.episodes, keep=build_control.KEEP) if control else asked  # type: ignore[union-attr]
 
     def _frames(self) -> dict[str, int]:
         """Frames of the run, and between two rows, evaluations and checkpoints, as they were asked for."""
         from made.cli import build_control
-        from made.training import config
+        from made.training import train_plan
 
         usual = build_control.FRAMES if build_control.asked(self.env, self.agent) else FRAMES
         options = {"steps": self.steps, "every": self.every, "eval": self.eval_every, "check": self.checkpoint_every}
         flags = {"eval": "--eval-every", "check": "--checkpoint-every"}
         options = {name: usual[name] if text is None else text for name, text in options.items()}
-        return {name: config.parse_frames(text, flags.get(name, f"--{name}")) for name, text in options.items()}
+        return {name: train_plan.parse_frames(text, flags.get(name, f"--{name}")) for name, text in options.items()}
 
     def _tell_rounding(self, plan) -> None:
         """Say that the steps asked for are no whole number of updates: when the run begins, as it may be refused."""

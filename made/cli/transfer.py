@@ -30,7 +30,7 @@ class Transfer:
     allow: Several = ()  # a module of your own that may be imported for its classes; may be given several times
 
     def main(self) -> int:
-        from made.training.checkpoint_file import write_atomic
+        from made.core.safe_files import write_atomic
 
         record, out = self.record(), self.place
         print(as_text(record))
@@ -73,7 +73,7 @@ class Transfer:
         from made.core.config import to_dict
         from made.envs.external.host_env import Hosted
         from made.envs.minigrid import GRIDS, Grid
-        from made.training.config import environment
+        from made.training.train_plan import environment
 
         env = found.config.env
         if not isinstance(env, Grid | Hosted):

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from made.core import safe_files
 from made.experiments.palette import few_colours
 from made.experiments.statistics import CensoredTimes, Statistic, interval, n_seeds_text
 from made.experiments.store.table import Table
-from made.training import checkpoint_file
 from made.training.paths import make_dir
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ def save(fig: "Figure", path: str | os.PathLike[str]) -> tuple[Path, Path]:
     files = {"png": few_colours(png(fig)), "svg": _bytes(fig, "svg", metadata={"Date": None})}
     written = []
     for suffix, content in files.items():
-        written.append(checkpoint_file.write_atomic(stem.parent / f"{stem.name}.{suffix}", content))
+        written.append(safe_files.write_atomic(stem.parent / f"{stem.name}.{suffix}", content))
     return written[0], written[1]
 
 

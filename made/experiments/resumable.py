@@ -22,9 +22,9 @@ from made.core.trial import Record, TimeLimitReached, Trial
 from made.experiments.store.partial_runs import columns
 from made.training import checkpoint, dreamer_video, run_dir, train_loop
 from made.training.backends import control_tasks
-from made.training.config import TrainPlan
 from made.training.loggers import JSONL
 from made.training.provenance import over_pieces, provenance
+from made.training.train_plan import TrainPlan
 
 SECONDS = 150.0  # between two checkpoints: one of three seeds from pixels is 9 GB
 SELDOM = 300.0  # where a piece knows its end and saves there: for a device that fails

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from made.core import safe_files
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Table
 from made.experiments.types import Search
-from made.training import checkpoint_file
 
 Settings = dict[str, dict[str, Any]]  # of a method, by task and method
 
@@ -38,5 +38,5 @@ def take(search: Search, table: Table, scale: Scale, replace: bool = False) -> S
             "and runs that were made with them no longer count."
         )
     merged = {task: {**old.get(task, {}), **found.get(task, {})} for task in (*old, *found)}
-    checkpoint_file.write_atomic(file, json.dumps({**kept, name: merged}, indent=1) + "\n")
+    safe_files.write_atomic(file, json.dumps({**kept, name: merged}, indent=1) + "\n")
     return found

@@ -5,18 +5,15 @@ overwritten unless that is asked for. Arrays are hashed and written piece by pie
 device needs no room for itself on the host.
 """
 
-import contextlib
-import errno
 import hashlib
 import importlib.metadata
 import json
 import os
 import reprlib
-import secrets
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,82 +28,18 @@ FORMAT, VERSION = "made-bonus", 1
 RUN_FORMAT = 2  # of a training run's run.json: 2 has the whole configuration and the options
 _KEY, _SEAL = "made", "seal"  # of the header's metadata; of the manifest's own checksum in it
 
-_NEVER = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # follow a link, change an end of line
-_FLAGS = {"x": os.O_WRONLY | os.O_EXCL, "a": os.O_WRONLY | os.O_APPEND}  # of `opened`
 _PIECE = 1 << 26  # bytes that are on their way at once
 # What safetensors calls each type, in the order in which it lays arrays out: the wider first, so that all are aligned.
 _TYPES = {"uint64": "U64", "int64": "I64", "float64": "F64", "float32": "F32", "uint32": "U32", "int32": "I32"}
 _TYPES |= {"bfloat16": "BF16", "float16": "F16", "uint16": "U16", "int16": "I16", "int8": "I8", "uint8": "U8"}
 _TYPES |= {"bool": "BOOL"}
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room, no more of the user's share, no larger file
 # What reading a damaged or hostile file may raise; a header can be nested deeper than Python follows.
 _UNREADABLE = (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _UNREADABLE += (RecursionError, MemoryError)
 _TOLD = 8  # settings that differ, in one sentence
 
 Arrays = dict[str, np.ndarray]
-
-
-class DiskFull(OSError):
-    """There is no room to write; what had been written before is whole."""
-
-    def __str__(self) -> str:
-        return str(self.strerror)
-
-
-@contextlib.contextmanager
-def disk_full_message(says: Callable[[], str]) -> Iterator[None]:
-    """Where the disk fills up in this block, `says` is asked for the sentence that the user reads."""
-    try:
-        yield
-    except DiskFull:
-        raise
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        raise DiskFull(error.errno, says()) from error
-
-
-def opened(path: Path, mode: str) -> BinaryIO:
-    """Open a file for writing, in bytes: "x" makes a new one, "a" goes on with what is there.
-
-    All files of this package are opened here, or by `replace` and `save`, which put new ones in their place. A
-    symbolic link is refused: what it leads to may be anybody's.
-    """
-    try:
-        handle = os.open(path, _FLAGS[mode] | os.O_CREAT | _NEVER, 0o666)
-    except OSError:
-        if not os.path.islink(path) or mode == "x":
-            raise
-        told = "which is never written through: remove it, or choose another place"
-        raise ValueError(f"{path} is a symbolic link, {told}.") from None
-    return os.fdopen(handle, f"{mode}b", buffering=0)  # type: ignore[return-value]
-
-
-def create(path: Path, content: str | bytes) -> BinaryIO:
-    """A new file with that content, still open; nothing may be there under its name."""
-    left = memoryview(content.encode() if isinstance(content, str) else content)
-    file = opened(path, "x")
-    try:
-        while left:  # a nearly full disk takes a part of it first
-            left = left[file.write(left) or 0 :]
-    except BaseException:
-        file.close()
-        raise
-    return file
-
-
-def write_atomic(path: Path, content: str | bytes) -> Path:
-    """Put a file in the place of another, so that a kill leaves the old one or the new one; a link is replaced too."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
-    try:
-        with create(temporary, content) as file:
-            os.fsync(file.fileno())
-        return temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def manifest_of(bonus: Any, spec: Spec, n_envs: int, **more: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax
 
-from made.training import checkpoint_file
+from made.core import safe_files
 
 
 def use_compilation_cache() -> None:
@@ -49,7 +49,7 @@ def compile_lock() -> Iterator[None]:
     with contextlib.ExitStack() as held:
         with contextlib.suppress(ImportError, OSError, ValueError):  # the last where the lock is a link
             Path(folder).mkdir(parents=True, exist_ok=True)
-            _lock(held.enter_context(checkpoint_file.opened(Path(folder) / _LOCK, "a")), held)
+            _lock(held.enter_context(safe_files.opened(Path(folder) / _LOCK, "a")), held)
         yield
 
 

@@ -14,12 +14,12 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from made.agents.dreamer.agent import Dreamer, DreamerState
 from made.agents.dreamer.world_model import open_loop, predicted_rewards
-from made.core import Transition, trees
-from made.training import checkpoint_file, sharding, video
+from made.core import Transition, safe_files, trees
+from made.training import sharding, video
 from made.training.backends.control_tasks import learner_of
-from made.training.config import TrainPlan
 from made.training.control_config import DreamerConfig
 from made.training.sequence_learner import ReplayRun
+from made.training.train_plan import TrainPlan
 
 SEEN = 5  # observations that the model is shown before it is told actions alone
 WINDOWS = 16  # that returns are compared on
@@ -56,7 +56,7 @@ def record_dreams(plan: TrainPlan, state: Any, out: Path) -> list[Path]:
         if frames is not None and seed in plan.seeds[: video.DRAWN]:
             written.append(video.save_film(enlarged(frames), out / f"dream-seed{seed}.gif"))
     csv.writer(held := io.StringIO(newline="")).writerows([("seed", "window", *Prediction._fields), *rows])
-    return [*written, checkpoint_file.write_atomic(out / RETURNS, held.getvalue())]
+    return [*written, safe_files.write_atomic(out / RETURNS, held.getvalue())]
 
 
 def kept(plan: TrainPlan, state: Any, at: int) -> dict[int, dict[str, np.ndarray]]:

@@ -14,10 +14,10 @@ from made.core import Agent, Spec, trees
 from made.envs.external.host_env import Hosted
 from made.training import checkpoint, run_dir, sharding
 from made.training.backends import compiled_envs, control_tasks, host_envs
-from made.training.config import TrainPlan
 from made.training.control_config import ControlConfig
 from made.training.on_policy import RunConfig
 from made.training.rollout import ResetPool, reset_slots, rollout
+from made.training.train_plan import TrainPlan
 
 _APART = 0x706C6179  # sets the levels played here apart from those of training, evaluation and films
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from made.core import safe_files
 from made.core.extras import install
-from made.training import checkpoint_file
 
 Line = dict[str, Any]  # seed, update, frames, seconds, and every scalar
 PLACE = ("seed", "update", "frames")  # what says where a line belongs; all else is measured
@@ -48,7 +48,7 @@ class JSONL:
     """
 
     def __init__(self, path: Path):
-        self._file = checkpoint_file.opened(path, "a")  # it stays open as long as the run
+        self._file = safe_files.opened(path, "a")  # it stays open as long as the run
 
     def write(self, lines: Sequence[Line]) -> None:
         plain = [{name: _or_null(x) for name, x in line.items()} for line in lines]
@@ -99,7 +99,7 @@ class WandB:
     def __init__(self, project: str, name: str, folder: Path, settings: Mapping[str, Any]):
         held = folder / "wandb-id"  # so that a resumed run goes on with the same page
         if not held.exists():
-            checkpoint_file.write_atomic(held, secrets.token_hex(4))
+            safe_files.write_atomic(held, secrets.token_hex(4))
         about = {"project": project, "name": name, "id": held.read_text(), "resume": "allow", "dir": str(folder)}
         self._run = extra("wandb").init(**about, config=dict(settings))
 

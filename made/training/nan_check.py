@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from made.training import checkpoint, run_dir
 from made.training.backends import compiled_envs
-from made.training.config import TrainPlan
+from made.training.train_plan import TrainPlan
 
 LEARNS = ("agent", "bonus", "learners", "came")  # the fields of a state that hold parameters, or rewards on their way
 _NAMED = 3  # quantities of a kind, in one sentence

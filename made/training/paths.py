@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from made.training import checkpoint_file
+from made.core import safe_files
 
 FORMAT = 1
 MARKER = "made-store.json"
@@ -48,7 +48,7 @@ def require_file(path: Path, option: str) -> None:
     with _as_it_was(path.parent):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            checkpoint_file.opened(probe, "x").close()
+            safe_files.opened(probe, "x").close()
         except OSError as error:
             if error.errno not in _NO_PLACE:
                 raise

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from made.core import safe_files
 from made.core.config import from_dict
 from made.core.trial import Trial
 from made.training import checkpoint, checkpoint_file
@@ -82,7 +83,7 @@ def lock_run_dir(folder: Path) -> Iterator[None]:
 
     Where the disk fills up meanwhile, a sentence says what is safe and how to go on.
     """
-    with checkpoint_file.disk_full_message(lambda: _full(folder)), _locked(folder):
+    with safe_files.disk_full_message(lambda: _full(folder)), _locked(folder):
         yield
 
 
@@ -99,7 +100,7 @@ def _full(folder: Path) -> str:
 def _locked(folder: Path) -> Iterator[None]:
     """The operating system holds the lock, not the file: a process that is killed leaves none behind."""
     make_dir(folder, "--out")
-    with checkpoint_file.opened(folder / LOCK, "a") as file:
+    with safe_files.opened(folder / LOCK, "a") as file:
         try:
             import fcntl
         except ImportError:  # not a POSIX system: nobody is kept out
@@ -114,9 +115,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def write_run(folder: Path, run: Mapping[str, Any]) -> None:
     """Write run.json, whole or not at all."""
-    checkpoint_file.write_atomic(
-        folder / RUN, json.dumps({"format": checkpoint_file.RUN_FORMAT, **run}, indent=1) + "\n"
-    )
+    safe_files.write_atomic(folder / RUN, json.dumps({"format": checkpoint_file.RUN_FORMAT, **run}, indent=1) + "\n")
 
 
 def truncate_metrics(path: Path, update: int) -> int:
@@ -128,7 +127,7 @@ def truncate_metrics(path: Path, update: int) -> int:
     lines = lines[: -1 if lines and not lines[-1] else None]
     kept = [line for line in lines if _update_of(line) <= update]
     if len(kept) < len(lines):
-        checkpoint_file.write_atomic(path, "".join(line + "\n" for line in kept))
+        safe_files.write_atomic(path, "".join(line + "\n" for line in kept))
     return len(kept)
 
 

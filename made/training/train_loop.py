@@ -14,11 +14,11 @@ from jaxtyping import Array, PyTree
 from made.core.trial import TimeLimitReached
 from made.training import checkpoint, memory, run_dir, sharding, signals
 from made.training.backends import compiled_envs
-from made.training.config import TrainPlan
 from made.training.loggers import Line, Writer
 from made.training.nan_check import NaNCheck
 from made.training.on_policy import RunConfig, RunState
 from made.training.provenance import provenance
+from made.training.train_plan import TrainPlan
 
 
 class Backend(NamedTuple):

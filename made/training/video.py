@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from made.core import Transition, trees
+from made.core import Transition, safe_files, trees
 from made.envs.minigrid import Grid
 from made.envs.minigrid.render import draw, visit_map
 from made.envs.minigrid.tile_codes import GridState
-from made.training import checkpoint_file, sharding
-from made.training.config import TrainPlan
+from made.training import sharding
 from made.training.on_policy import RunConfig, RunState
 from made.training.rollout import advance, reset_slots
+from made.training.train_plan import TrainPlan
 
 PLAYED = 32  # episodes that a map of visits is of
 DRAWN = 4  # seeds at most that are drawn
@@ -113,7 +113,7 @@ def save_film(pictures: Sequence[np.ndarray], path: Path) -> Path:
     images = [Image.fromarray(picture) for picture in pictures]
     shown = [120] * (len(images) - 1) + [1000]
     images[0].save(held := io.BytesIO(), "GIF", save_all=True, append_images=images[1:], duration=shown, loop=0)
-    return checkpoint_file.write_atomic(path, held.getvalue())
+    return safe_files.write_atomic(path, held.getvalue())
 
 
 def visits(grid: Grid, played: RecordedEpisode) -> np.ndarray:
@@ -129,4 +129,4 @@ def save_map(grid: Grid, played: RecordedEpisode, path: Path) -> Path:
 
     drawn = visit_map(grid, trees.index(played.first, 0), visits(grid, played))
     Image.fromarray(drawn).save(held := io.BytesIO(), "PNG")
-    return checkpoint_file.write_atomic(path, held.getvalue())
+    return safe_files.write_atomic(path, held.getvalue())

@@ -17,10 +17,10 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecTransposeImage
 
 import made.adapters.gymnasium
-from made.adapters import needs
 from made.adapters.sb3 import BonusReplayBuffer, BonusVecEnv, GymVecEnv
 from made.adapters.sb3_minigrid import grid_envs
 from made.bonuses import Count, FirstVisit, HashedCount
+from made.core.extras import needs
 from made.core.trees import stack
 from made.envs.external.farama import package_envs
 from made.envs.external.spaces import replace_rows

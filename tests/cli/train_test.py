@@ -20,7 +20,7 @@ from made.core import trees
 from made.core.config import to_dict
 from made.training import checkpoint, checkpoint_file, memory, nan_check, run_dir, train_loop
 from made.training.backends import control_tasks, host_envs
-from made.training.config import environment
+from made.training.train_plan import environment
 
 pytestmark = pytest.mark.usefixtures("cache")  # the same programs are compiled again and again
 # A learner with a state worth comparing that compiles in no time.

@@ -18,7 +18,7 @@ from made.envs.registry import list_envs
 from made.experiments import experiments
 from made.experiments.store.store import Scale
 from made.nets.fit import Fit
-from made.training.config import build_run
+from made.training.train_plan import build_run
 
 # What may be any number: rewards, values, and weights whose sign is part of the method.
 FREE = {"Lock.big", "Lock.small", "Flat.pay", "FirstReward.least", "FirstReward.most"}

@@ -16,8 +16,8 @@ from made.envs.minigrid import Empty, Grid
 from made.envs.minigrid.tile_codes import GridState
 from made.training import loggers, memory, progress, video
 from made.training.backends import compiled_envs
-from made.training.config import parse_frames
 from made.training.probes import Coverage
+from made.training.train_plan import parse_frames
 
 
 @pytest.mark.parametrize("n", [100, 300_000])

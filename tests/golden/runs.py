@@ -75,7 +75,7 @@ def _control(agent: str, settings: tuple[str, ...], small: Callable[[Any], Any])
     from made.cli import build_control
     from made.training import train_loop
     from made.training.backends import control_tasks
-    from made.training.config import TrainPlan
+    from made.training.train_plan import TrainPlan
 
     run = small(build_control.build("pendulum_swingup", agent, "made", False, 0.1, None, settings))
     plan = TrainPlan(run, (0, 1), evaluate_every=30, checkpoint_every=30, episodes=1)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from made.nets import CHANNELS_LAST
 from made.nets.fast_conv import dilate, folded, for_blocks, plain, relu, scatter_blocks
+from made.nets.layers import CHANNELS_LAST
 
 CHANNELS = (9, 4, 4, 4, 4)
 

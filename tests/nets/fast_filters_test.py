@@ -7,8 +7,8 @@ import pytest
 
 from made.bonuses.release.release_rnd import RandomEncoder
 from made.core import Space, Spec
-from made.nets import CHANNELS_LAST
 from made.nets.fast_conv import FEW, Filters, filters, with_bias
+from made.nets.layers import CHANNELS_LAST
 from made.nets.likelihood import observation_model
 
 

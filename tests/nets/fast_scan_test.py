@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
-from made.agents.dreamer.network import Dense
-from made.nets.fast_scan import PaddedDense, scan_deferred_grad
+from made.nets.fast_scan import Dense, PaddedDense, scan_deferred_grad
 
 T, B, WIDTH = 5, 3, 4
 

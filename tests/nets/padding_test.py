@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from contracts.settings import quick
 
-from made.agents.dreamer.network import MLP, Dense, Layout
+from made.agents.dreamer.network import MLP, Layout
 from made.agents.dreamer.rssm import RSSM, Latent
-from made.nets import EVEN
-from made.nets.fast_scan import PaddedDense, pad_axis, padded_dense
+from made.nets.fast_scan import Dense, PaddedDense, pad_axis, padded_dense
+from made.nets.layers import EVEN
 
 LAYOUT = Layout(stoch=3, deter=6, hidden=5, units=7, precision="bfloat16")
 T, B, ACTIONS, EMBEDDING, HORIZON = 4, 5, 2, 7, 3

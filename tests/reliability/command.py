@@ -87,7 +87,7 @@ class SelfTest:
 
 def write(path: Path, record: dict[str, Any]) -> None:
     """A record on disk, whole or not at all."""
-    from made.training.checkpoint_file import write_atomic
+    from made.core.safe_files import write_atomic
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(record, indent=1) + "\n")

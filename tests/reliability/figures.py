@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from made.training import checkpoint_file
+from made.core import safe_files
 from made.training.paths import make_dir
 
 COLOURS = {  # of what a kill met; told apart by their marks too
@@ -35,7 +35,7 @@ def draw(records: Path, to: Path) -> list[Path]:
     for name, path in there.items():
         figure = drawers[name](json.loads(path.read_text("utf-8")))
         figure.savefig(held := io.BytesIO(), dpi=150, metadata={"Software": "made"})
-        written.append(checkpoint_file.write_atomic(to / f"{name}.png", held.getvalue()))
+        written.append(safe_files.write_atomic(to / f"{name}.png", held.getvalue()))
     return written
 
 

@@ -31,11 +31,10 @@ RUNS_CODE = {"eval", "exec", "compile", "__import__", "execfile"}
 UNSAFE = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle", "yaml"}
 SERVERS = {"socketserver", "http.server", "xmlrpc", "wsgiref", "asyncio"}
 WRITES = {"write_text", "write_bytes", "touch", "copyfile"}
-# The one place that opens files for writing; checks and benchmarks write into temporary folders of their own.
-OWN_FOLDERS = ("saving.py", "selftest/damage.py", "selftest/disk.py", "selftest/forging.py", "selftest/fuzz.py")
-OWN_FOLDERS += ("selftest/running.py", "bench/")
-# Names that are looked up in a list first, or those of the package's own files.
-OWN_NAMES = {"training/writers.py": "library", "experiments/__init__.py": "module.name"}
+OWN_FOLDERS = ("core/safe_files.py",)  # the one place that opens files for writing
+# Names that are checked against a list first, given by the user, or those of the package's own files.
+OWN_NAMES = {"training/loggers.py": "library", "experiments/__init__.py": "module.name"}
+OWN_NAMES |= {"core/config.py": "module", "core/plugins.py": "module_name"}
 
 
 def calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
@@ -66,8 +65,8 @@ def faults(path: str, source: str) -> list[str]:
         opens = last == "open" and mode.strip("'\"")[:1] in ("w", "a", "x") and len(mode) < 8
         saves = last == "savefig" and not any(word in ast.unparse(node) for word in ("BytesIO", "buffer"))
         if (opens or last in WRITES or saves) and not path.startswith(OWN_FOLDERS):
-            wrong.append(f"{path} calls {name}, which follows links: use made.training.checkpoint_file")
-        if last in ("listen", "bind", "create_server", "start_server") and not path.startswith("sweeping/"):
+            wrong.append(f"{path} calls {name}, which follows links: use made.core.safe_files")
+        if last in ("listen", "bind", "create_server", "start_server") and "signature" not in name:
             wrong.append(f"{path} calls {name}")
     return wrong
 

@@ -30,11 +30,11 @@ from made.core.schedules import Constant
 from made.training import dreamer_video, sharding, train_loop
 from made.training.backends import async_stepper, control_learner, control_tasks
 from made.training.bonus_coefs import DREAMER, dreamer_temperature
-from made.training.config import TrainPlan
 from made.training.control_config import DreamerConfig
 from made.training.replay import ReplayBuffer
 from made.training.sequence_buffer import SequenceBuffer
 from made.training.sequence_learner import SequenceLearner
+from made.training.train_plan import TrainPlan
 
 ACTIONS, FIRST, EVERY, SEEDS = 27, 8, 6, (0, 1)
 SMALL = Layout(stoch=2, deter=4, hidden=4, units=4, depth=2, reward=1, ends=1, value=1, actor=1)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from made.core import safe_files
 from made.training import checkpoint, checkpoint_file, loggers, memory, nan_check, run_dir
 from made.training.backends import compiled_envs
 from tests.reliability import damage
@@ -101,7 +102,7 @@ def test_a_full_disk_stops_the_run_and_with_room_it_goes_on(whole, tmp_path, mon
         else:
             patch.setattr(run_dir, "write_run", full(run_dir.write_run))
         last = "no checkpoint yet" if where == "run.json" else r"000000006\.safetensors, is whole"
-        with pytest.raises(checkpoint_file.DiskFull, match=rf"^The disk is full: the run in .*{last}.* same command"):
+        with pytest.raises(safe_files.DiskFull, match=rf"^The disk is full: the run in .*{last}.* same command"):
             damage.go_on(damage.plan(), tmp_path)
     assert [checkpoint.read(path).update for path in checkpoint.files(tmp_path / run_dir.CHECKPOINTS)] == (
         [] if where == "run.json" else [2, 4, 6]

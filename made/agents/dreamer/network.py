@@ -15,6 +15,7 @@ from made.agents.dreamer.observation_model import Leaf, leaves_of, split
 from made.core import Space, Spec, dict_obs
 from made.core.config import check_types
 from made.nets.fast_conv import DOWN, UP, Filters, filters, glorot
+from made.nets.fast_scan import Dense
 
 
 class Layout(eqx.Module):
@@ -58,20 +59,6 @@ class Layout(eqx.Module):
     def features(self) -> int:
         """How many numbers describe a latent state."""
         return self.stoch + self.deter
-
-
-class Dense(eqx.Module):
-    """x W + b."""
-
-    weight: Float[Array, "i o"]
-    bias: Float[Array, " o"]
-
-    def __call__(self, x: Float[Array, "*b i"], dtype: Any) -> Float[Array, "*b o"]:
-        return (x.astype(dtype) @ self.weight.astype(dtype)).astype(jnp.float32) + self.bias
-
-    def split(self, at: int) -> tuple["Dense", "Dense"]:
-        """Two layers whose sum is this one of (x[:at], x[at:]): what does not wait for the other can go first."""
-        return Dense(self.weight[:at], jnp.zeros_like(self.bias)), Dense(self.weight[at:], self.bias)
 
 
 def dense(inputs: int, outputs: int, key: Key[Array, ""]) -> Dense:

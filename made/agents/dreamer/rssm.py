@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from made.agents.dreamer.network import MLP, Dense, Layout, dense
+from made.agents.dreamer.network import MLP, Layout, dense
 from made.core import trees
 from made.nets import orthonormal
-from made.nets.fast_scan import Parts, pad_axis, padded_dense, scan_deferred_grad
+from made.nets.fast_scan import Dense, Parts, pad_axis, padded_dense, scan_deferred_grad
 
 LEAST = 0.1  # deviation of a latent
 # Steps in one pass of a loop, on a GPU: each pass begins with the host and with copies. On an H200 five at a time took

@@ -12,10 +12,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from made.core import safe_files
 from made.envs.minigrid import tile_codes, views
 from made.envs.minigrid.env import Grid
 from made.envs.minigrid.tile_codes import VIEW, GridState
-from made.training import checkpoint_file
 
 Number = int | float
 TILE = 32  # pixels a cell
@@ -171,7 +171,7 @@ def film(grid: Grid, states: Iterable[GridState], path: str | Path, size: int = 
     shown = [round(1000 * seconds)] * (len(frames) - 1) + [round(5000 * seconds)]
     path.parent.mkdir(parents=True, exist_ok=True)
     frames[0].save(held := io.BytesIO(), "GIF", save_all=True, append_images=frames[1:], duration=shown, loop=0)
-    return checkpoint_file.write_atomic(path, held.getvalue())
+    return safe_files.write_atomic(path, held.getvalue())
 
 
 def visit_map(grid: Grid, state: GridState, visits: np.ndarray, size: int = TILE) -> np.ndarray:

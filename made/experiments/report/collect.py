@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from made.core import safe_files
 from made.experiments import experiment, experiments, runner
 from made.experiments.report import agents, curves, heatmaps, model
 from made.experiments.report.agents import Agent
@@ -19,7 +20,6 @@ from made.experiments.runner import Study
 from made.experiments.store.store import MARKER, Scale, Store
 from made.experiments.store.table import Table
 from made.experiments.types import ClaimResult, Experiment
-from made.training import checkpoint_file
 from made.training.paths import make_dir
 
 __all__ = ["Found", "Report", "Section", "find", "publish", "render", "reproduce", "verdict", "write"]
@@ -131,7 +131,7 @@ def _written(
     stores = dict.fromkeys(store for each in options for _, store in each if store is not None)
     report = Report(page, sections, images, [problem for store in stores for problem in store.problems])
     rows = [row._asdict() for row in report.judged if row.seeds]
-    checkpoint_file.write_atomic(to / "claims.json", json.dumps(rows, indent=1) + "\n")
+    safe_files.write_atomic(to / "claims.json", json.dumps(rows, indent=1) + "\n")
     return report
 
 
@@ -190,5 +190,5 @@ def _brought(section: Section, files: Sequence[Path], to: Path) -> tuple[Section
     """An earlier section, its figures copied to where the new page goes."""
     for file in files:
         if file.resolve() != (to / file.name).resolve():
-            checkpoint_file.write_atomic(to / file.name, file.read_bytes())
+            safe_files.write_atomic(to / file.name, file.read_bytes())
     return section, [to / file.name for file in files]

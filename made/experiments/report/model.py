@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from made.training import checkpoint_file
+from made.core import safe_files
 
 SAID = {  # kind: (symbol, words)
     "yes": ("✓", "holds"),
@@ -120,7 +120,7 @@ def write(folder: Path, sections: Sequence[Section], images: Sequence[Sequence[P
         )
     lines = ",\n".join(json.dumps(one, default=list, separators=(",", ":")) for one in kept)  # a section a line
     text = f'{{"format": {FORMAT}, "sections": [\n{lines}\n]}}\n'
-    return checkpoint_file.write_atomic(folder / NAME, text)
+    return safe_files.write_atomic(folder / NAME, text)
 
 
 def read(folder: Path) -> list[tuple[Section, list[Path]]]:

@@ -13,10 +13,10 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
+from made.core import safe_files
 from made.experiments.report import claims, curves, heatmaps, html_parts
 from made.experiments.report.agents import Agent, shown
 from made.experiments.report.model import SAID, Section, kind_of
-from made.training import checkpoint_file
 
 TITLE = "MADE, claim by claim"
 _SCRIPTS = ("page.js", "curves.js", "maps.js")
@@ -55,7 +55,7 @@ def write(
     target = Path(path)
     text = render(sections, title, agents)
     target.parent.mkdir(parents=True, exist_ok=True)
-    return checkpoint_file.write_atomic(target, text)
+    return safe_files.write_atomic(target, text)
 
 
 @cache

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from made.core import safe_files
 from made.experiments.store.store import Job, Store
-from made.training import checkpoint_file
 from made.training.provenance import alive, machine
 
 BEAT_S = 5.0  # between two touches of a claim
@@ -87,7 +87,7 @@ def _make(file: Path, told: str) -> None:
     """
     draft = file.with_name(f"{_DRAFT}{secrets.token_hex(4)}")
     try:
-        checkpoint_file.create(draft, told).close()
+        safe_files.create(draft, told).close()
         os.link(draft, file)
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -99,7 +99,7 @@ def _make(file: Path, told: str) -> None:
 
 def _make_in_place(file: Path, told: str) -> None:
     """The same where the file system has no links: for a moment it says nothing."""
-    with checkpoint_file.opened(file, "x") as made:
+    with safe_files.opened(file, "x") as made:
         try:
             made.write(told.encode())
         except OSError:  # no room to say whose it is: an empty claim would keep others from the job
@@ -199,7 +199,7 @@ def _lives(file: Path, owner: LockOwner) -> bool:
 def _now(folder: Path) -> float:
     """The time by the clock that stamps the claims: on a shared file system that is not this machine's."""
     probe = folder / f".clock-{secrets.token_hex(4)}"
-    checkpoint_file.opened(probe, "x").close()
+    safe_files.opened(probe, "x").close()
     try:
         return probe.stat().st_mtime
     finally:

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from safetensors.numpy import load, save
 
+from made.core import safe_files
 from made.experiments.store.table import Record, cells, checked, parsed
-from made.training import checkpoint_file
 
 if TYPE_CHECKING:
     from made.experiments.store.store import Store
@@ -144,15 +144,14 @@ def write(base: Path, records: Iterable[Record]) -> None:
     files |= {_file(base, ARRAYS): save(held)} if held else {}
     sums = {path.name: hashlib.sha256(content).hexdigest() for path, content in files.items()}
     files[_file(base, ABOUT)] = _about(base, ordered, sums).encode()
-    with checkpoint_file.disk_full_message(
+    with safe_files.disk_full_message(
         lambda: f"The disk is full: {base} was not packed; what was stored before is whole."
     ):
         base.parent.mkdir(parents=True, exist_ok=True)
         try:
             for path, content in files.items():
-                with open(_new(path), "wb") as file:
-                    file.write(content)
-                    file.flush()
+                _new(path).unlink(missing_ok=True)  # of an export that was killed
+                with safe_files.create(_new(path), content) as file:
                     os.fsync(file.fileno())
         except BaseException:
             for path in files:

@@ -28,9 +28,9 @@ from numpy.typing import ArrayLike
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from made.core import safe_files
 from made.experiments.store import packed
 from made.experiments.store.table import Record, Table, checked, read_csv, storable, write_csv
-from made.training import checkpoint_file
 from made.training.paths import FORMAT, MARKER, demand_store, make_dir
 from made.training.provenance import alive, machine
 
@@ -142,7 +142,7 @@ class Store:
 
     def put(self, files: Mapping[str, bytes], target: Path) -> Path:
         """The files of a run as its folder, whole or not at all; `RunExists` if it is there already."""
-        with checkpoint_file.disk_full_message(
+        with safe_files.disk_full_message(
             lambda: f"The disk is full: {target} was not stored; what was stored before is whole."
         ):
             self.mark()
@@ -226,7 +226,7 @@ class Store:
         """Make the folder, if it is not there, and mark it as a store."""
         if not (self.root / MARKER).exists():
             make_dir(self.root, "--out")
-            checkpoint_file.write_atomic(
+            safe_files.write_atomic(
                 self.root / MARKER, json.dumps({"what": "results of made", "format": FORMAT}) + "\n"
             )
 
@@ -235,7 +235,7 @@ class Store:
         temporary.mkdir()
         try:
             for name, content in files.items():
-                checkpoint_file.create(temporary / name, content).close()
+                safe_files.create(temporary / name, content).close()
             if target.exists() and self.unpacked(target) is None:
                 os.rename(target, target.parent / f".damaged-{target.name}-{secrets.token_hex(4)}")
             try:

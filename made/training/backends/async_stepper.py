@@ -23,8 +23,8 @@ from made.envs.control.worker_pool import WorkerPool
 from made.training import compile_cache
 from made.training.backends import compiled_envs
 from made.training.backends.control_learner import ControlLearner, Leaves, to_numpy
-from made.training.config import TrainPlan
 from made.training.nan_check import raise_if_nan
+from made.training.train_plan import TrainPlan
 
 AT_RANDOM = 0x72616E64  # sets the seeds of first actions apart from those of training
 

@@ -28,11 +28,11 @@ from made.training.backends import compiled_envs
 from made.training.backends.async_stepper import AsyncStepper, evaluate_episodes
 from made.training.backends.control_learner import ControlLearner
 from made.training.backends.host_envs import seed_for
-from made.training.config import TrainPlan
 from made.training.control_config import ControlConfig, DreamerConfig
 from made.training.off_policy import ReplayLearnerState
 from made.training.replay import available_memory
 from made.training.train_loop import Backend
+from made.training.train_plan import TrainPlan
 
 _JUDGED = 0x6A756467  # sets the seeds of evaluations apart from those of training
 

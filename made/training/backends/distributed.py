@@ -18,10 +18,10 @@ from jax.sharding import Mesh
 from made.core import trees
 from made.training import memory, sharding, train_loop
 from made.training.backends import compiled_envs
-from made.training.config import TrainPlan
 from made.training.loggers import Writer
 from made.training.on_policy import RunState
 from made.training.train_loop import Backend, TrainState
+from made.training.train_plan import TrainPlan
 
 WAIT_S = 120  # for the others to come
 DEAD_S = 30  # without a sign of life from one of them, all end: JAX aborts what waits for it

@@ -17,10 +17,10 @@ from made.core import Metrics, Transition, trees
 from made.envs.external.host_env import Hosted
 from made.training import memory, sharding
 from made.training.backends import compiled_envs
-from made.training.config import TrainPlan
 from made.training.host.bonus import HostBonus, HostRollout
 from made.training.on_policy import RunConfig, RunState, learn
 from made.training.train_loop import Backend
+from made.training.train_plan import TrainPlan
 
 _APART = 0x686F7374  # sets the seeds of evaluations apart from those of training
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
+from made.core import safe_files
 from made.experiments.store import store as store_module
 from made.experiments.store.store import Job, RunExists, Scale, Store, _escaped
-from made.training import checkpoint_file
 from made.training.provenance import machine
 
 JOB = Job("lock", "vi/made", 3, Scale.SMOKE)
@@ -268,9 +268,9 @@ def test_a_failed_write_leaves_nothing(store, monkeypatch):
     def full(path, content=b""):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint_file, "create", full)
+    monkeypatch.setattr(safe_files, "create", full)
     with pytest.raises(
-        checkpoint_file.DiskFull, match=r"^The disk is full: .*ab12-s8 was not stored; what was stored before"
+        safe_files.DiskFull, match=r"^The disk is full: .*ab12-s8 was not stored; what was stored before"
     ):
         write(store, JOB._replace(seed=8))
     assert [p.name for p in (store.root / "lock/smoke/vi__made").iterdir()] == ["ab12-s3"]

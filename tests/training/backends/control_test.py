@@ -27,7 +27,7 @@ from made.training.backends import async_stepper, control_tasks
 from made.training.backends.control_learner import ControlLearner
 from made.training.bonus_coefs import TEMPERATURES as TASKS
 from made.training.bonus_coefs import temperature
-from made.training.config import TrainPlan
+from made.training.train_plan import TrainPlan
 
 ACTIONS, FIRST, EVERY, SEEDS = 26, 6, 5, (0, 1)
 LONG = ("task.repeat=100", f"seed_steps={FIRST}", "batch=8", "replay.capacity=64")  # an episode is ten actions

@@ -28,10 +28,10 @@ from made.envs.minigrid import Grid
 from made.envs.registry import TASKS
 from made.training import evaluation, sharding, train_loop
 from made.training.backends import host_envs
-from made.training.config import environment
 from made.training.evaluation import Episodes
 from made.training.host.bonus import HostBonus, HostEnvironment, HostRollout
 from made.training.on_policy import start
+from made.training.train_plan import environment
 
 TASK, CLOCK, N, T = "MiniGrid-Short-v0", 6, 3, 20
 GATED = FirstVisit(HashedCount(bits=8))

@@ -23,9 +23,9 @@ from made.training import checkpoint, replay, run_dir
 from made.training.backends import control_tasks
 from made.training.backends.control_learner import ControlLearner
 from made.training.backends.host_replay import HostReplay
-from made.training.config import TrainPlan
 from made.training.off_policy import ReplayLearner
 from made.training.replay import ReplayBuffer
+from made.training.train_plan import TrainPlan
 
 HELD = 16  # steps: fewer than there are actions, so that old ones make room
 STATE = Spec(Space((3,), np.float32), Space((1,), np.float32, None, -1.0, 1.0))
