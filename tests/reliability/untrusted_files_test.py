@@ -25,15 +25,15 @@ from made.experiments.store.store import Job, Scale, Store
 from made.training import checkpoint, checkpoint_file, compile_cache, dreamer_video, run_dir, video
 from made.training.loggers import JSONL
 from made.training.paths import require_file
+from tests.reliability.processes import listening
 
-ROOT = Path(__file__).resolve().parents[1] / "made"
+ROOT = Path(__file__).resolve().parents[2] / "made"
 RUNS_CODE = {"eval", "exec", "compile", "__import__", "execfile"}
 UNSAFE = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle", "yaml"}
 SERVERS = {"socketserver", "http.server", "xmlrpc", "wsgiref", "asyncio"}
 WRITES = {"write_text", "write_bytes", "touch", "copyfile"}
-# The one place that opens files for writing; checks and benchmarks write into temporary folders of their own.
-OWN_FOLDERS = ("saving.py", "selftest/damage.py", "selftest/disk.py", "selftest/forging.py", "selftest/fuzz.py")
-OWN_FOLDERS += ("selftest/running.py", "bench/")
+# The one place that opens files for writing.
+WRITERS = ("training/checkpoint_file.py",)
 # Names that are looked up in a list first, or those of the package's own files.
 OWN_NAMES = {"training/writers.py": "library", "experiments/__init__.py": "module.name"}
 
@@ -65,7 +65,7 @@ def faults(path: str, source: str) -> list[str]:
         mode = given.get("mode") or (ast.unparse(node.args[-1]) if node.args else "")
         opens = last == "open" and mode.strip("'\"")[:1] in ("w", "a", "x") and len(mode) < 8
         saves = last == "savefig" and not any(word in ast.unparse(node) for word in ("BytesIO", "buffer"))
-        if (opens or last in WRITES or saves) and not path.startswith(OWN_FOLDERS):
+        if (opens or last in WRITES or saves) and not path.startswith(WRITERS):
             wrong.append(f"{path} calls {name}, which follows links: use made.training.checkpoint_file")
         if last in ("listen", "bind", "create_server", "start_server") and not path.startswith("sweeping/"):
             wrong.append(f"{path} calls {name}")
@@ -405,21 +405,6 @@ def test_a_report_shows_hostile_text_as_text():
     for raw in ("</script><script>alert", "<script>alert", "<img src=x", "onerror=alert(1)>"):
         assert raw not in page
     assert "Content-Security-Policy" in page and "default-src 'none'" in page
-
-
-def listening(pid: int | str) -> set[str]:
-    """The ports on which a process listens, as Linux tells them."""
-    open_files = set()
-    for name in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(OSError):
-            open_files.add(os.readlink(f"/proc/{pid}/fd/{name}"))
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in open_files:  # 0A: it waits for others to connect
-                found.add(fields[1])
-    return found
 
 
 @pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="only Linux tells who listens")
