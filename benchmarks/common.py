@@ -1,12 +1,18 @@
-"""Benchmarks: `made bench NAME`. Adding one is a file here and a line in `BENCHES`."""
+"""What all benchmarks share. To add one, write a module with `measures()` and add it to `BENCHMARKS`."""
 
+import argparse
+import importlib
+import json
+import sys
+import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 
-from made.core.config import suggest
+from made.training import signals
+from made.training.compile_cache import use_compilation_cache
 from made.training.provenance import provenance
 
 
@@ -23,77 +29,55 @@ class Measure(NamedTuple):
     device: str
 
 
-def _tabular() -> Iterator[Measure]:
-    """The demo's time and memory, the lock against a NumPy loop, Algorithm 1 by size."""
-    from benchmarks.tabular import lock_speed
+class Benchmark(NamedTuple):
+    """Where a benchmark is: a module with a function `measures()` that yields rows."""
 
-    yield from lock_speed.measures()
-
-
-def _grids() -> Iterator[Measure]:
-    """Compiled MiniGrid: steps a second on the paper's twelve tasks with fresh levels, and levels a second."""
-    from benchmarks.minigrid import grid_speed
-
-    yield from grid_speed.measures()
+    module: str
+    summary: str
 
 
-def _bonuses() -> Iterator[Measure]:
-    """Reward and update of every bonus on 32 x 100 grid observations, beside RLeXplore; and on 512 images."""
-    from benchmarks.bonuses import speed
-
-    yield from speed.measures()
-
-
-def _train() -> Iterator[Measure]:
-    """Frames a second of whole training, IMPALA with MADE on a grid, what MADE costs, and where the time goes."""
-    from benchmarks.impala import training_speed
-
-    yield from training_speed.measures()
-
-
-def _control() -> Iterator[Measure]:
-    """RAD on DeepMind Control: an update with each bonus, RE3's search, bytes of a replay, minutes of a run."""
-    from benchmarks.control import control_training
-
-    yield from control_training.measures()
-
-
-def _dreamer() -> Iterator[Measure]:
-    """Dreamer on DeepMind Control: updates a second with each bonus, and steps of the environment over a run."""
-    from benchmarks import dreamer_speed
-
-    yield from dreamer_speed.measures()
-
-
-def _drawing() -> Iterator[Measure]:
-    """Pictures of a control task a second, and what drawing takes from a GPU that learns meanwhile."""
-    from benchmarks.control import rendering_speed
-
-    yield from rendering_speed.measures()
-
-
-BENCHES: dict[str, Callable[[], Iterator[Measure]]] = {
-    "tabular": _tabular,
-    "grids": _grids,
-    "bonuses": _bonuses,
-    "train": _train,
-    "control": _control,
-    "dreamer": _dreamer,
-    "drawing": _drawing,
+BENCHMARKS = {
+    "tabular": Benchmark("benchmarks.tabular.lock_speed", "time and memory of `made demo`, the lock, Algorithm 1"),
+    "minigrid": Benchmark("benchmarks.minigrid.grid_speed", "steps and levels per second of compiled MiniGrid"),
+    "bonuses": Benchmark("benchmarks.bonuses.speed", "reward and update of each bonus, compared with RLeXplore"),
+    "impala": Benchmark(
+        "benchmarks.impala.training_speed", "frames per second of IMPALA with MADE, and where time goes"
+    ),
+    "control": Benchmark("benchmarks.control.control_training", "RAD: updates, replay memory and minutes of a run"),
+    "dreamer": Benchmark("benchmarks.dreamer", "Dreamer: updates and environment steps per second"),
+    "rendering": Benchmark("benchmarks.rendering", "frames per second of a control task, and their cost to a GPU"),
 }
 
 
-def run(name: str | None, tell: Callable[[Measure], None] = lambda measure: None) -> list[Measure]:
-    """Every measure of a benchmark, or of all of them; `tell` hears each as soon as it is there."""
-    if name is not None and name not in BENCHES:
-        raise ValueError(f"There is no benchmark {name!r}.{suggest(name, list(BENCHES))}")
-    chosen = BENCHES if name is None else {name: BENCHES[name]}
-    found: list[Measure] = []
-    for measures in chosen.values():
-        for measure in measures():
-            found.append(measure)
-            tell(measure)
-    return found
+def main(name: str, argv: list[str] | None = None) -> int:
+    """Run one benchmark: print a Markdown table, or with --json each row as soon as it is measured."""
+    benchmark = BENCHMARKS[name]
+    parser = argparse.ArgumentParser(f"python -m benchmarks.{name}", description=f"Measure {benchmark.summary}.")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    options = parser.parse_args(argv)
+    use_compilation_cache()
+    rows: list[Measure] = []
+    try:
+        with signals.heard():
+            for row in importlib.import_module(benchmark.module).measures():
+                print(f"{row.name}: {row.value:,.4g} {row.unit}", file=sys.stderr, flush=True)
+                if options.json:  # printed at once, so that an interrupted benchmark keeps its rows
+                    item = textwrap.indent(json.dumps(row._asdict(), indent=1), " ")
+                    print(f"{',' if rows else '['}\n{item}", end="", flush=True)
+                rows.append(row)
+    except ValueError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    except signals.Terminated:
+        return signals.CODE
+    finally:
+        if options.json and rows:
+            print("\n]", flush=True)
+    if not options.json:
+        print(as_text(rows))
+    elif not rows:
+        print("[]")
+    return 0
 
 
 def as_text(measured: list[Measure]) -> str:

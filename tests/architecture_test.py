@@ -293,6 +293,13 @@ def test_modules_import_only_from_below():
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_package_does_not_import_benchmarks_or_tests():
+    """They are in the checkout, not in the wheel."""
+    outside = ("benchmarks", "tests", "reliability", "contracts")
+    wrong = [f"{named(p)} imports {x}" for p in library() for x in imports(p) if x.split(".")[0] in outside]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_the_documentation_draws_the_same_layers():
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     layers, siblings = (re.search(rf"```{name}\n(.*?)```", text, re.S) for name in ("layers", "siblings"))

@@ -118,7 +118,7 @@ def rlexplore() -> dict[str, Taken | str]:
     python = os.environ.get("MADE_RLEXPLORE_PYTHON", sys.executable)
     with tempfile.TemporaryDirectory() as folder:
         np.savez(f"{folder}/steps.npz", allow_pickle=False, **steps)
-        script = str(Path(__file__).with_name("rlexplore_bonuses.py"))
+        script = str(Path(__file__).with_name("rlexplore_worker.py"))
         done = subprocess.run([python, script, folder, "3"], capture_output=True, text=True)
     found = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
     return {name: x[:120] if isinstance(x, str) else Taken(*x) for name, x in found.items()}

@@ -1,6 +1,6 @@
 """RLeXplore's bonuses on recorded MiniGrid steps. Run by an interpreter that has rllte-core; imports nothing of made.
 
-    python rlexplore_bonuses.py FOLDER REPEATS      prints one line of JSON: for each bonus the seconds of computing and
+    python rlexplore_worker.py FOLDER REPEATS      prints one line of JSON: for each bonus the seconds of computing and
                                                     updating, those of watching, and the number of its parameters
 
 `compute` with sync=True also updates. The default encoder refuses 7 x 7 images, so "espeholt" is chosen; all else is

@@ -1,4 +1,4 @@
-"""`made bench bonuses`: what a bonus costs, reward and update of one batch, beside RND and beside RLeXplore.
+"""`python -m benchmarks.bonuses`: what a bonus costs, reward and update of one batch, beside RND and beside RLeXplore.
 
 The batch is 100 steps of 32 MiniGrid environments. Each bonus of the registry runs with its own settings; what is set
 otherwise beside RLeXplore is said in `benchmarks.bonuses.rlexplore`.

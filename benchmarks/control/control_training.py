@@ -1,4 +1,4 @@
-"""`made bench control`: an update of RAD with each bonus, RE3's search, bytes of a replay, minutes of a whole run.
+"""`python -m benchmarks.control`: RAD's update with each bonus, RE3's search, replay memory, minutes of a run.
 
 An update is all that follows an action: the step is stored, a batch is drawn and cropped, the bonus learns and pays,
 critic, actor, temperature and targets move. A stretch of real training, where pictures can be drawn, says how long a

@@ -1,4 +1,4 @@
-"""What `made bench control` times: learners whose replay is full, one update of them, and RE3's search alone."""
+"""What `python -m benchmarks.control` times: learners with a full replay, one update, and RE3's search."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`made bench train`: frames a second of whole training, IMPALA with MADE on a grid, and where the time goes.
+"""`python -m benchmarks.impala`: frames per second of IMPALA with MADE on a grid, and where the time goes.
 
 A lane is a seed or a setting: 32 environments, unrolls of 100 steps, its own networks. Lanes rather than larger batches
 fill an accelerator, because larger batches need more frames to learn the same. Only RIDE's network, whose weights take

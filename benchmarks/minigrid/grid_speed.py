@@ -1,4 +1,4 @@
-"""`made bench grids`: compiled MiniGrid, steps a second with fresh levels, beside what else is installed.
+"""`python -m benchmarks.minigrid`: compiled MiniGrid, steps a second with fresh levels, beside what else is installed.
 
 Every number is taken in this run, on this machine: random actions, ended episodes replaced by levels never played
 before, the making of those levels included in the time. Environments start at random points of their clocks, as they
@@ -227,7 +227,7 @@ def _farama(task: str, steps: int = 3000) -> float | None:
 
 def _peer(name: str, task: str) -> float | None:
     """Steps a second of another implementation, or None where it is not installed or fails."""
-    script = str(Path(__file__).with_name("peers_grids.py"))
+    script = str(Path(__file__).with_name("peers.py"))
     words = [os.environ.get("MADE_PEERS_PYTHON", sys.executable), script, name, task]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=600)

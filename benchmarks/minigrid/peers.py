@@ -1,6 +1,6 @@
 """Other implementations of MiniGrid, random actions. Run by an interpreter that has them; imports nothing of made.
 
-    python peers_grids.py PEER TASK      prints steps a second, the best of several sizes
+    python peers.py PEER TASK      prints steps a second, the best of several sizes
 
 They want versions of Python, jax and Gymnasium of their own, so they rarely share an environment with made.
 """

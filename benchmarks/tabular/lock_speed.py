@@ -1,4 +1,4 @@
-"""`made bench tabular`: the goals of the tabular studies, measured."""
+"""`python -m benchmarks.tabular`: the goals of the tabular studies, measured."""
 
 import os
 import resource

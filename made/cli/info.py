@@ -1,4 +1,4 @@
-"""Commands that look: what there is, where it is in the paper, how fast it is, what is missing, how a grid feels."""
+"""Commands that look: what there is, where it is in the paper, what is missing, how a grid feels."""
 
 import dataclasses
 import inspect
@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import sys
-import textwrap
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -71,7 +70,6 @@ def _installed() -> dict[str, str]:
 
 def everything() -> dict[str, dict[str, str]]:
     """Kind -> name -> one line."""
-    from benchmarks.common import BENCHES
     from made.agents import registry as agents
     from made.bonuses import registry as bonuses
     from made.envs.minigrid import GRIDS
@@ -94,7 +92,6 @@ def everything() -> dict[str, dict[str, str]]:
         "grids": {name: line(make().maker) for name, make in GRIDS.items()},
         "control": {name: _control(name) for name in list_envs("control")},
         "installed": _installed(),
-        "benchmarks": {name: first_line(measure) for name, measure in BENCHES.items()},
         "scales": SCALES,
     }
 
@@ -137,7 +134,7 @@ def row(label: str) -> Row:
 
 @dataclasses.dataclass
 class List:
-    """What there is: experiments, bonuses, agents, tasks, benchmarks, one line each."""
+    """What there is: experiments, bonuses, agents, tasks, one line each."""
 
     kind: Annotated[str | None, tyro.conf.Positional] = None  # one of these alone, such as bonuses
     json: Flag = False  # in a stable form for programs
@@ -177,38 +174,6 @@ class Map:
             return 0
         for name, text in row(self.label)._asdict().items():
             print(f"{name:7} {text}")
-        return 0
-
-
-@dataclasses.dataclass
-class Bench:
-    """Measure speed and memory, side by side with the alternatives, as ratios."""
-
-    name: Annotated[str | None, tyro.conf.Positional] = None  # such as grids or dreamer (see made list); else all
-    json: Flag = False  # in a stable form for programs
-
-    def main(self) -> int:
-        from benchmarks import common
-
-        printed = 0
-
-        def tell(row: common.Measure) -> None:
-            nonlocal printed
-            print(f"{row.name}: {row.value:,.4g} {row.unit}", file=sys.stderr, flush=True)
-            if self.json:  # each row as it comes, so that a benchmark that is cut short keeps its rows
-                item = textwrap.indent(json.dumps(row._asdict(), indent=1), " ")
-                print(f"{',' if printed else '['}\n{item}", end="", flush=True)
-                printed += 1
-
-        try:
-            measured = common.run(self.name, tell)
-        finally:
-            if self.json and printed:
-                print("\n]", flush=True)
-        if not self.json:
-            print(common.as_text(measured))
-        elif not measured:
-            print("[]")
         return 0
 
 

@@ -17,14 +17,13 @@ import tyro
 
 import made
 from made.cli.experiments import Check, Choose, Demo, Export, Figure, Report, Run
-from made.cli.info import Bench, Doctor, List, Map, Play
+from made.cli.info import Doctor, List, Map, Play
 from made.cli.sweep import Sweep
 from made.cli.train import Train
 from made.cli.transfer import Transfer
 from made.core import safe_files
 from made.training import signals
 from made.training.compile_cache import use_compilation_cache
-from tests.reliability.command import SelfTest
 
 # Two minutes on two cores, and it learns: the run of results/train/MultiRoom-N6.
 FIRST_TRAINING = (
@@ -61,8 +60,8 @@ def spelled_out(words: list[str]) -> list[str]:
 
 
 COMMANDS = (
-    *(Demo, List, Run, Sweep, Train, Transfer, Figure, Check, Report, Export, Map, Bench, Doctor),
-    *(Choose, SelfTest, Play, Completion),
+    *(Demo, List, Run, Sweep, Train, Transfer, Figure, Check, Report, Export, Map, Doctor),
+    *(Choose, Play, Completion),
 )
 RESUMED = ("demo", "run", "sweep", "train")  # the same command goes on with what is there
 # What tyro adds below a mistake.

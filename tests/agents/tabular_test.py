@@ -101,7 +101,7 @@ def test_q_learning_is_the_loop_in_the_order_of_experience(record):
 
 
 def test_the_whole_loop_equals_the_numpy_benchmark():
-    """Environment, bonus and agent together, replayed by the NumPy loop of `made bench tabular`."""
+    """Environment, bonus and agent together, replayed by the NumPy loop of `python -m benchmarks.tabular`."""
     assert replay_error(episodes=60) < 1e-5
 
 

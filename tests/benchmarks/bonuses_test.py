@@ -3,11 +3,10 @@
 import jax
 import pytest
 
-from benchmarks.bonuses import rlexplore, speed
+from benchmarks.bonuses import rlexplore
 from benchmarks.bonuses.rlexplore import PAIRS, Taken
-from benchmarks.common import BENCHES
 from benchmarks.minigrid import stepping
-from made.bonuses import ICM, MADE, Bernstein, FirstVisit
+from made.bonuses import ICM, MADE, Bernstein, FirstVisit, NoBonus
 
 # What rllte-core 1.0.1 holds for 7 x 7 images and seven actions, as benchmarks/bonuses/rlexplore_worker.py counts it.
 THEIRS = {"RND": 65_728, "RE3": 32_864, "ICM": 168_167, "E3B": 100_455, "RIDE": 168_167, "PseudoCounts": 48_135}
@@ -34,7 +33,7 @@ def test_a_bonus_that_reads_grids_is_timed_and_a_table_is_left_out(monkeypatch):
     assert stepping.seconds(MADE.tabular()) is None and stepping.seconds(Bernstein()) is None
     found = rlexplore.ours_of(FirstVisit())
     assert 0 < found.learning < 10 and 0 < found.remembering < 10
-    assert rlexplore.ours_of(speed.BONUSES["none"]())[1:] == (0, 0)  # keeps nothing of an episode, has no networks
+    assert rlexplore.ours_of(NoBonus())[1:] == (0, 0)  # keeps nothing of an episode, has no networks
 
 
 def test_what_is_not_installed_is_named_and_what_failed_too(monkeypatch):
@@ -46,7 +45,6 @@ def test_what_is_not_installed_is_named_and_what_failed_too(monkeypatch):
     rnd, _, icm = rlexplore.beside(["rnd", "icm"], "here")
     assert rnd.ratio == pytest.approx(5) and rnd.met and rnd.baseline == pytest.approx(50)
     assert "ValueError: no" in icm.name and icm.met is None
-    assert "bonuses" in BENCHES
 
 
 def test_remembering_counts_where_theirs_remembers_while_computing():

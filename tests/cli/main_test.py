@@ -16,8 +16,6 @@ import jax
 import pytest
 
 import made
-from benchmarks.common import BENCHES, Measure, as_text
-from benchmarks.common import run as run_bench
 from made.cli import doctor, experiments, main
 from made.experiments import experiment, plots, runner, scheduler
 from made.experiments.report.collect import Report
@@ -68,7 +66,7 @@ def test_list_names_everything_by_kind(capsys):
     ]
     assert {"made-tabular", "bernstein"} <= set(kinds["bonuses"]) and "value-iteration" in kinds["agents"]
     assert {"rad", "sac", "dreamer", "impala"} <= set(kinds["agents"]) and "hopper_hop" in kinds["control"]
-    assert "lock" in kinds["tasks"] and "tabular" in kinds["benchmarks"]
+    assert "lock" in kinds["tasks"] and "benchmarks" not in kinds
     told = call(capsys, "list")[1]
     assert "hoeffding" in told and re.search(r"^  sac +Soft actor-critic on vectors", told, re.M), "not RAD, its class"
 
@@ -338,60 +336,6 @@ def test_sigterm_ends_a_run_with_what_is_stored_and_says_how_to_resume(tmp_path,
     assert (stored := len(whole(tmp_path))) > 0
     code, out, _ = call(capsys, *asked)
     assert code == 0 and len(whole(tmp_path)) == 24 and (f"{stored} runs are stored already" in out or stored == 24)
-
-
-def test_a_benchmark_says_what_it_has_measured_before_it_ends(monkeypatch, capsys):
-    printed = []
-
-    def measures():
-        yield Measure("first", 1234.5, "ms", None, None, "", None, "here")
-        said = capsys.readouterr()
-        printed.append(said.out)
-        assert said.err == "first: 1,234 ms\n"
-        yield Measure("second", 2.0, "ms", None, None, "", None, "here")
-
-    monkeypatch.setitem(BENCHES, "two", measures)
-    assert main.main(["bench", "two", "--json"]) == 0
-    said = capsys.readouterr()
-    assert [row["name"] for row in json.loads(printed[0] + said.out)] == [
-        "first",
-        "second",
-    ] and said.err == "second: 2 ms\n"
-
-
-@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
-def test_a_benchmark_that_is_cut_short_has_printed_its_rows(monkeypatch, capsys, error):
-    rows = [Measure(name, 2.0, "ms", None, None, "", None, "here") for name in ("first", "second")]
-    printed = []
-
-    def measures():
-        for row in rows:
-            yield row
-            printed.append(capsys.readouterr().out)
-        raise error("cut short")
-
-    monkeypatch.setitem(BENCHES, "cut", measures)
-    with pytest.raises(error):
-        main.main(["bench", "cut", "--json"])
-    assert "first" in printed[0] and "second" in printed[1]
-    whole = "".join(printed) + capsys.readouterr().out
-    assert json.loads(whole) == [row._asdict() for row in rows]
-    assert whole == json.dumps(json.loads(whole), indent=1) + "\n", "the format stays the same"
-
-
-def test_a_benchmark_without_rows_prints_an_empty_list(monkeypatch, capsys):
-    monkeypatch.setitem(BENCHES, "none", lambda: iter(()))
-    assert call(capsys, "bench", "none", "--json") == (0, "[]\n", "")
-
-
-def test_benchmarks_print_a_table_and_have_a_stable_form():
-    row = Measure("a", 2.0, "s", 1.0, 0.5, "at most 3 s", True, "a machine")
-    assert list(row._asdict()) == ["name", "value", "unit", "baseline", "ratio", "goal", "met", "device"]
-    text = as_text([row])
-    assert "| a | 2 s | 1 s | 0.5x | at most 3 s | yes |" in text and "a machine" in text
-    assert "tabular" in BENCHES
-    with pytest.raises(ValueError, match="Did you mean 'tabular'"):
-        run_bench("tabluar")
 
 
 @pytest.mark.parametrize("words", [[], ["list"]])

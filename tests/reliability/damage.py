@@ -50,7 +50,7 @@ def go_on(asked: TrainPlan, out: Path) -> train_loop.TrainState:
     with run_dir.lock_run_dir(out):
         held = run_dir.read_run(out, asked.configuration)
         stand = train_loop.restore_or_init(asked, programs(), out)
-        train_loop.record_session(asked, out, held, "made selftest", stand.update)
+        train_loop.record_session(asked, out, held, "pytest", stand.update)
         writer = JSONL(out / run_dir.METRICS)
         try:
             return train_loop.train(asked, programs(), stand, out, [writer], lambda lines: None)
@@ -109,6 +109,3 @@ def damage(here: Path) -> dict[str, Any]:
         "columns": ["damage", "outcome", "sentence"],
         "each": [[one.name, one.then, one.said.replace(str(here), "OUT")[:300]] for one in found],
     }
-
-
-CHECKS = {"damage": damage}

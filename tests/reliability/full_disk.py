@@ -101,7 +101,7 @@ def _clean(ended: processes.Ended) -> bool:
     return ended.status == 1 and len(ended.lines) == len(lines) == 1 and "Traceback" not in ended.err
 
 
-def disk(folder: Path, scenes: tuple[Scene, ...] = SCENES[2:4], mount: bool = True) -> dict[str, Any]:
+def disk(folder: Path, scenes: tuple[Scene, ...] = SCENES, mount: bool = True) -> dict[str, Any]:
     """Play the scenes, each against a run of the same command that had room."""
     folder.mkdir(parents=True, exist_ok=True)
     seen, whole = [], {}
@@ -112,7 +112,7 @@ def disk(folder: Path, scenes: tuple[Scene, ...] = SCENES[2:4], mount: bool = Tr
                 [*scene.words.split(), "--out", str(out)], folder / "cache", folder / f"{out.name}.err"
             )
             if ended.status:
-                raise ValueError(f"`made {scene.words}` does not run here by itself: {running.tail(ended)}")
+                raise ValueError(f"`made {scene.words}` does not run here by itself: {processes.tail(ended)}")
             whole[scene.words] = out
         seen.append(play(scene, folder, whole[scene.words], mount))
     return {
@@ -126,7 +126,3 @@ def disk_both_ways(folder: Path) -> dict[str, Any]:
     """Every scene on a small disk and under a limit on the size of files."""
     both = [disk(folder / way, SCENES, mount=way == "disk") for way in ("disk", "limit")]
     return {**both[0], "passed": all(x["passed"] for x in both), "scenes": [one for x in both for one in x["scenes"]]}
-
-
-CHECKS = {"disk": disk}
-LONG = {"disk": disk_both_ways}

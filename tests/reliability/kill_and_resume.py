@@ -23,7 +23,7 @@ from made.experiments.store.store import MARKER
 from made.training import run_dir as run_folder
 from tests.reliability import processes
 
-KILLS, LONG_KILLS, AT_MOST = 6, 100, 3  # of one trial
+AT_MOST = 3  # kills of one trial
 WAYS = ("any", "training", "writing")  # over the whole life, after run.json is there, while a file is half written
 _HALF = re.compile(r"\.\d+\.safetensors\..*|\.tmp-.*|\..*\.new")  # what is not yet under its own name
 _ROWS = "--every 320 --eval-every 6400 --checkpoint-every 640 --steps 12800"
@@ -83,7 +83,7 @@ def whole(case: str, folder: Path, warm: bool = True) -> Whole:
             time.sleep(0.005)
         ended = processes.finish(process, folder / f"{out.name}.err")
         if ended.status:
-            raise ValueError(f"{case} does not run here by itself: {running.tail(ended)}")
+            raise ValueError(f"{case} does not run here by itself: {processes.tail(ended)}")
         life = time.monotonic() - begins
     return Whole(out, life, began)
 
@@ -101,7 +101,7 @@ def trial(case: str, unkilled: Whole, number: int, folder: Path) -> tuple[list[K
                 kills.append(Kill(case, way, round(at, 3), round(at / unkilled.life, 4), phase(out, since)))
     ended = processes.run(words(case, out), folder / "cache", folder / f"{out.name}.err")
     if ended.status:
-        return kills, f"it does not go on: {running.tail(ended)}", 0
+        return kills, f"it does not go on: {processes.tail(ended)}", 0
     return kills, compared(case, unkilled.out, out), to_rounding(unkilled.out, out) if case == "store" else 0
 
 
@@ -190,9 +190,9 @@ def phase(out: Path, since: float) -> str:
 
 def kills(
     folder: Path,
-    at_least: int = KILLS,
-    cases: Sequence[str] = ("q-learning", "store"),
-    at_once: int = 1,
+    at_least: int = 100,
+    cases: Sequence[str] = tuple(CASES),
+    at_once: int = 2,
     warm: bool = True,
 ) -> dict[str, Any]:
     """Kill, go on and compare until so many kills have met a living process."""
@@ -240,7 +240,3 @@ def draws() -> bool:
         return bool(rendering.choose())
     except ValueError:
         return False
-
-
-CHECKS = {"kills": kills}
-LONG = {"kills": partial(kills, at_least=LONG_KILLS, cases=tuple(CASES), at_once=2)}

@@ -36,13 +36,13 @@ def pairs() -> dict[str, str]:
     found = {name: words for name, words in found.items() if not name.startswith("impala")}
     found |= {f"value-iteration+{bonus}": f"{_LOCK} --agent value-iteration --bonus {bonus}" for bonus in COUNTED}
     for bonus in (name for name in list_bonuses("on_policy") if name not in COUNTED):
-        found[f"impala+{bonus}"] = f"{kills.GRID} --bonus {bonus} {_SMALL.get(bonus, '')}"
+        found[f"impala+{bonus}"] = f"{kill_and_resume.GRID} --bonus {bonus} {_SMALL.get(bonus, '')}"
     for bonus in list_bonuses("off_policy"):
-        found[f"sac+{bonus}"] = f"{kills.CONTROL} --agent sac --bonus {bonus} --set agent.layout.width=8"
+        found[f"sac+{bonus}"] = f"{kill_and_resume.CONTROL} --agent sac --bonus {bonus} --set agent.layout.width=8"
         sizes = "--set task.size=24 --set agent.layout.crop=20 --set agent.layout.width=8 --set agent.layout.channels=2"
-        found[f"rad+{bonus}"] = f"{kills.CONTROL} --agent rad --bonus {bonus} {sizes}"
+        found[f"rad+{bonus}"] = f"{kill_and_resume.CONTROL} --agent rad --bonus {bonus} {sizes}"
     rows = "--every 320 --eval-every 6400 --checkpoint-every 640 --steps 6400"
-    return found | {f"dreamer+{bonus}": f"{kills.DREAMS} --bonus {bonus} {rows}" for bonus in _DREAMT}
+    return found | {f"dreamer+{bonus}": f"{kill_and_resume.DREAMS} --bonus {bonus} {rows}" for bonus in _DREAMT}
 
 
 def judged(pair: str, folder: Path) -> tuple[str, bool]:
@@ -51,7 +51,7 @@ def judged(pair: str, folder: Path) -> tuple[str, bool]:
     whole, killed, err = folder / f"whole-{pair}", folder / f"killed-{pair}", folder / f"{pair}.err"
     ended = processes.run(begin(whole), cache, err)
     if ended.status:
-        return f"it does not run by itself: {running.tail(ended)}", False
+        return f"it does not run by itself: {processes.tail(ended)}", False
     process, draw = processes.start(begin(killed), cache, err), np.random.default_rng(sum(pair.encode()))
     while process.poll() is None and not checkpoint.files(killed / run_folder.CHECKPOINTS):
         time.sleep(0.002)
@@ -59,7 +59,7 @@ def judged(pair: str, folder: Path) -> tuple[str, bool]:
     alive = process.poll() is None
     processes.kill(process)
     ended = processes.run(begin(killed), cache, err)
-    return (f"it does not go on: {running.tail(ended)}" if ended.status else processes.same(whole, killed)), alive
+    return (f"it does not go on: {processes.tail(ended)}" if ended.status else processes.same(whole, killed)), alive
 
 
 def matrix(folder: Path, chosen: Sequence[str] | None = None, at_once: int = 2) -> dict[str, Any]:
@@ -81,7 +81,3 @@ def matrix(folder: Path, chosen: Sequence[str] | None = None, at_once: int = 2) 
         "differ": wrong,
         "each": {name: odd or "equal" for name, (odd, _) in found.items()},
     }
-
-
-CHECKS = {"matrix": partial(matrix, chosen=("value-iteration+bernstein", "impala+made-counts"))}
-LONG = {"matrix": matrix}

@@ -1,5 +1,6 @@
 """The command `made` in processes of its own, for checks that kill it, fill its disk or watch its memory."""
 
+import contextlib
 import json
 import os
 import signal
@@ -81,3 +82,18 @@ def same(one: Path, other: Path) -> str:
 def tail(ended: Ended) -> str:
     """The last thing it said, for a report of what went wrong."""
     return f"exit {ended.status}: {(ended.err.strip().splitlines() or ['nothing'])[-1][:200]}"
+
+
+def listening(pid: int | str) -> set[str]:
+    """The ports on which a process listens, as Linux tells them."""
+    open_files = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            open_files.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in open_files:  # 0A: it waits for others to connect
+                found.add(fields[1])
+    return found

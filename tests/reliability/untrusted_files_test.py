@@ -25,6 +25,7 @@ from made.experiments.store.store import Job, Scale, Store
 from made.training import checkpoint, checkpoint_file, compile_cache, dreamer_video, run_dir, video
 from made.training.loggers import JSONL
 from made.training.paths import require_file
+from tests.reliability.processes import listening
 
 ROOT = Path(__file__).resolve().parents[2] / "made"
 RUNS_CODE = {"eval", "exec", "compile", "__import__", "execfile"}
@@ -404,21 +405,6 @@ def test_a_report_shows_hostile_text_as_text():
     for raw in ("</script><script>alert", "<script>alert", "<img src=x", "onerror=alert(1)>"):
         assert raw not in page
     assert "Content-Security-Policy" in page and "default-src 'none'" in page
-
-
-def listening(pid: int | str) -> set[str]:
-    """The ports on which a process listens, as Linux tells them."""
-    open_files = set()
-    for name in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(OSError):
-            open_files.add(os.readlink(f"/proc/{pid}/fd/{name}"))
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in open_files:  # 0A: it waits for others to connect
-                found.add(fields[1])
-    return found
 
 
 @pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="only Linux tells who listens")

@@ -5,14 +5,12 @@ A job is one lane, so that it can be killed alone.
 
 import contextlib
 import hashlib
-import importlib.util
 import json
 import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +100,3 @@ def metrics(store: Store) -> dict[str, str]:
     """A checksum of the numbers of every stored run."""
     files = sorted(store.root.glob("*/*/*/[!.]*/metrics.csv"))
     return {str(file.relative_to(store.root)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-
-
-def few_kills(out: Path) -> dict[str, Any]:
-    """The same with 20 jobs and three kills."""
-    return ray_sweep_with_kills(out, LABELS, 3)
-
-
-_THERE = importlib.util.find_spec("ray") is not None
-CHECKS: dict[str, Callable[[Path], dict[str, Any]]] = {"ray_sweep": few_kills} if _THERE else {}
-LONG: dict[str, Callable[[Path], dict[str, Any]]] = {"ray_sweep": ray_sweep_with_kills} if _THERE else {}

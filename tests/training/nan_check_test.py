@@ -16,7 +16,7 @@ import pytest
 from made.core import safe_files
 from made.training import checkpoint, checkpoint_file, loggers, memory, nan_check, run_dir
 from made.training.backends import compiled_envs
-from tests.reliability import damage
+from tests.reliability import damage, processes
 
 
 class State(NamedTuple):
@@ -108,7 +108,7 @@ def test_a_full_disk_stops_the_run_and_with_room_it_goes_on(whole, tmp_path, mon
         [] if where == "run.json" else [2, 4, 6]
     )
     damage.go_on(damage.plan(), tmp_path)
-    assert damage.running.same(whole, tmp_path) == ""
+    assert processes.same(whole, tmp_path) == ""
 
 
 def test_other_trouble_with_files_is_not_called_a_full_disk(tmp_path):

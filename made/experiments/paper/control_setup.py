@@ -83,7 +83,7 @@ FEWEST = ("none", "re3", "made")
 BUDGETS: dict[str, dict[str, Budget]] = {
     "smoke": {"pendulum_swingup": Budget(4_000, 4_000, 2_000, ("none",), ("rnd",), ("all",))},
     "small": {"pendulum_swingup": Budget(30_000, 30_000, 2_000, SMALL, ("rnd", "re3", "made", "made-released"))},
-    "gpu": {  # by `made bench control` half an hour of an H200 for the three seeds of a task, Pendulum's an hour
+    "gpu": {  # by `python -m benchmarks.control` half an hour of an H200 for the three seeds of a task, Pendulum's an hour
         "pendulum_swingup": Budget(100_000, 50_000, 5_000, ON_A_GPU),
         "cartpole_swingup_sparse": Budget(100_000, 50_000, methods=FEWEST, windows=()),
         "hopper_hop": Budget(100_000, 50_000, methods=FEWEST),

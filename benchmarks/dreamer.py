@@ -1,4 +1,4 @@
-"""`made bench dreamer`: updates of Dreamer with each bonus, and steps of the environment over a whole run.
+"""`python -m benchmarks.dreamer`: updates of Dreamer with each bonus, and steps of the environment over a whole run.
 
 An update is one of those that follow each other in a compiled call: 50 windows of 50 steps are drawn, the bonus learns
 and pays, the world model, the actor and the value each take a step. A stretch of real training has the
@@ -6,6 +6,7 @@ paper's pace: 100 updates for 1000 steps of the environment.
 """
 
 import dataclasses
+import sys
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from benchmarks.common import Measure, device
+from benchmarks.common import Measure, device, main
 from benchmarks.control.update_time import EPISODE
 from made.agents.dreamer.agent import Dreamer
 from made.agents.dreamer.network import Layout
@@ -160,3 +161,7 @@ def steps_a_second(run: DreamerConfig, bursts: int, seeds: int = 1) -> float:
         state, _ = programs.advance(programs.runs, state, actions)
         jax.block_until_ready(state.learners)
         return seeds * actions * run.task.repeat / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    sys.exit(main("dreamer"))

@@ -1,7 +1,13 @@
-"""The records of `made selftest --long` as figures: when runs were killed and what that met, and memory over time."""
+"""Plot the figures of docs/reliability.md, and print its table of checks.
+
+    python docs/build_reliability.py [RECORDS] [IMAGES]
+
+Records are written by `MADE_RELIABILITY_RESULTS=DIR pytest -m reliability -n 0`.
+"""
 
 import io
 import json
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +17,8 @@ import numpy as np
 from made.core import safe_files
 from made.training.paths import make_dir
 
-COLOURS = {  # of what a kill met; told apart by their marks too
+ROOT = Path(__file__).resolve().parents[1]
+COLORS = {  # of what a kill met; told apart by their marks too
     "before the run began": ("#8a8f98", "o"),
     "before it went on": ("#8a8f98", "s"),
     "before the first checkpoint": ("#2a6fbb", "^"),
@@ -28,9 +35,10 @@ def draw(records: Path, to: Path) -> list[Path]:
     there = {name: records / f"{name}.json" for name in drawers if (records / f"{name}.json").is_file()}
     if not there:
         raise ValueError(
-            f"{records} holds no kills.json or soak.json: make them with `made selftest --long --out DIR`."
+            f"{records} holds no kills.json or soak.json. Write them: "
+            f"MADE_RELIABILITY_RESULTS={records} pytest -m reliability"
         )
-    make_dir(to, "--figures")
+    to.mkdir(parents=True, exist_ok=True)
     written = []
     for name, path in there.items():
         figure = drawers[name](json.loads(path.read_text("utf-8")))
@@ -78,13 +86,13 @@ def kills(record: Mapping[str, Any]) -> Any:
     cases = sorted({kill["case"] for kill in each})
     figure, axes = _axes(8, 0.42 * len(cases) + 1.9)
     draw = np.random.default_rng(0)  # sets kills of one moment apart
-    for phase, (colour, mark) in COLOURS.items():
+    for phase, (color, mark) in COLORS.items():
         some = [kill for kill in each if kill["phase"] == phase]
         if some:
             heights = [cases.index(kill["case"]) + draw.uniform(-0.25, 0.25) for kill in some]
             shares = [kill["share"] for kill in some]
             axes.scatter(
-                shares, heights, s=26, c=colour, marker=mark, label=f"{phase} ({len(some)})", alpha=0.85, linewidths=0
+                shares, heights, s=26, c=color, marker=mark, label=f"{phase} ({len(some)})", alpha=0.85, linewidths=0
             )
     axes.set_yticks(range(len(cases)), cases)
     axes.set_xlabel("when the process was killed, as a share of the life of one that nothing stops")
@@ -111,3 +119,11 @@ def soak(record: Mapping[str, Any]) -> Any:
     axes.set_title(f"A training of {seconds[-1] / 60:.0f} minutes: {told}", loc="left", fontsize=11)
     axes.legend(frameon=False, loc="lower right", fontsize=8)
     return figure
+
+
+if __name__ == "__main__":
+    folders = [Path(word) for word in sys.argv[1:]]
+    records = folders[0] if folders else ROOT / "results" / "reliability"
+    for image in draw(records, folders[1] if len(folders) > 1 else ROOT / "docs" / "img" / "reliability"):
+        print(image)
+    print(table(records))

@@ -1,4 +1,4 @@
-"""`made bench drawing`: pictures a second, and what each takes from a device."""
+"""`python -m benchmarks.rendering`: pictures a second, and what each takes from a device."""
 
 import threading
 from types import SimpleNamespace
@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.common import BENCHES
-from benchmarks.control import rendering_speed
+from benchmarks import rendering
 
 
 class Drawers:
@@ -45,30 +44,28 @@ def test_a_picture_costs_what_the_work_beside_it_takes_longer(monkeypatch):
             drawers.drawn.wait_for(lambda: drawers.steps == wanted)
         return jnp.zeros(())
 
-    monkeypatch.setattr(rendering_speed, "best_of", lambda work: 1.0)
-    monkeypatch.setattr(rendering_speed, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    monkeypatch.setattr(rendering_speed, "threading", SimpleNamespace(Event=Over, Thread=threading.Thread))
-    pictures = 2.0 / rendering_speed.seconds_of_a_picture(drawers, work)  # type: ignore[arg-type]
+    monkeypatch.setattr(rendering, "best_of", lambda work: 1.0)
+    monkeypatch.setattr(rendering, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(rendering, "threading", SimpleNamespace(Event=Over, Thread=threading.Thread))
+    pictures = 2.0 / rendering.seconds_of_a_picture(drawers, work)  # type: ignore[arg-type]
     assert abs(pictures - 2 * 50) <= 2, "two a step; the last of either piece of work may not be counted yet"
 
 
 def test_a_chain_is_so_many_products_of_each_other():
-    assert float(rendering_speed.chain(3)()[0, 0]) == pytest.approx(float(np.tanh(np.tanh(np.tanh(1.0)))))
+    assert float(rendering.chain(3)()[0, 0]) == pytest.approx(float(np.tanh(np.tanh(np.tanh(1.0)))))
 
 
 def test_where_nothing_draws_the_row_says_so(monkeypatch):
     def refuse():
         raise ValueError("nothing draws here")
 
-    monkeypatch.setattr(rendering_speed.rendering, "choose", refuse)
-    (row,) = BENCHES["drawing"]()
+    monkeypatch.setattr(rendering.rendering, "choose", refuse)
+    (row,) = rendering.measures()
     assert "nothing draws here" in row.name and np.isnan(row.value)
 
 
 def test_pictures_are_counted_in_both_ways_of_drawing(drawing):
     del drawing  # a way to draw is there
-    from benchmarks.control import rendering_speed as bench
-
-    rows = list(bench.measures(steps=1, sizes=(1,)))
+    rows = list(rendering.measures(steps=1, sizes=(1,)))
     assert jax.default_backend() == "cpu" and [row.unit for row in rows] == ["pictures/s"] * 2
     assert ["quick" in row.name for row in rows] == [False, True] and all(row.value > 0 for row in rows)

@@ -1,4 +1,4 @@
-"""`made bench drawing`: pictures of a control task a second, and what they take from a device that learns meanwhile.
+"""`python -m benchmarks.rendering`: frames per second of a control task, and their cost to a device that learns.
 
 Where a GPU both draws and learns the two take turns. What a picture costs is found from a chain of small products, as
 recurrent models are made of: how much longer it takes while processes draw as fast as they can, for each picture.
@@ -6,6 +6,7 @@ recurrent models are made of: how much longer it takes while processes draw as f
 
 import dataclasses
 import functools
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.common import Measure, best_of, device
+from benchmarks.common import Measure, best_of, device, main
 from made.envs.control import rendering
 from made.envs.control.tasks import make_control
 from made.envs.control.worker_pool import WorkerPool
@@ -88,3 +89,7 @@ def seconds_of_a_picture(workers: WorkerPool, work: Callable[[], jax.Array]) -> 
         over.set()
         beside.join()
     return (taken - alone) / max(pictures, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main("rendering"))

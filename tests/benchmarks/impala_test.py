@@ -1,4 +1,4 @@
-"""`made bench train`: what its rows say follows from what was timed."""
+"""`python -m benchmarks.impala`: what its rows say follows from what was timed."""
 
 import itertools
 from types import SimpleNamespace

@@ -1,0 +1,1 @@
+"""Speed and memory benchmarks. They run from a checkout: `python -m benchmarks` lists them."""
