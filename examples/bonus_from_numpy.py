@@ -25,8 +25,8 @@ def plan(bonus: np.ndarray, leads_to: np.ndarray) -> np.ndarray:
     return q
 
 
-def explore(tau: float, seed: int = 0) -> dict[str, int]:
-    """Cells seen and goals reached by an agent that is paid tau times the bonus; with tau = 0 it acts at random."""
+def explore(coef: float, seed: int = 0) -> dict[str, int]:
+    """Cells seen and goals reached by an agent that is paid coef times the bonus; with coef = 0 it acts at random."""
     make = lambda: gymnasium.make("FrozenLake-v1", map_name="8x8", is_slippery=False)  # noqa: E731
     env = HostEnvironment(SyncVectorEnv([make] * N, autoreset_mode=AutoresetMode.SAME_STEP))
     rng, (s, a) = np.random.default_rng(seed), (env.spec.obs.n, env.spec.action.n)
@@ -36,7 +36,7 @@ def explore(tau: float, seed: int = 0) -> dict[str, int]:
     obs, _ = env.venv.reset(seed=seed)
     bonus.reset(obs)
     for _ in range(STEPS):
-        q = plan(tau * bonus.reward(state_action_grid(s, a)), leads_to)
+        q = plan(coef * bonus.reward(state_action_grid(s, a)), leads_to)
         action = (q[obs] + 1e-6 * rng.random((N, a))).argmax(-1)  # ties are broken at random
         after, reward, terminated, truncated, info = env.venv.step(action)
         successor = true_successor(after, info, terminated | truncated)
@@ -49,9 +49,9 @@ def explore(tau: float, seed: int = 0) -> dict[str, int]:
 
 def main() -> dict[float, dict[str, int]]:
     """The same loop without and with the bonus."""
-    found = {tau: explore(tau) for tau in (0.0, 1.0)}
-    for tau, of in found.items():
-        print(f"tau = {tau:g}: {of['cells']} of 64 cells seen, {of['goals']} goals reached in {N * STEPS} steps")
+    found = {coef: explore(coef) for coef in (0.0, 1.0)}
+    for coef, of in found.items():
+        print(f"coef = {coef:g}: {of['cells']} of 64 cells seen, {of['goals']} goals reached in {N * STEPS} steps")
     return found
 
 

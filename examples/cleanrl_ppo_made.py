@@ -1,6 +1,6 @@
 """PPO in one file, in the manner of CleanRL, with an exploration bonus: the lines marked `bonus` are all that is added.
 
-Run it: python examples/cleanrl_ppo_made.py --tau 0.1        and with --tau 0 for PPO alone
+Run it: python examples/cleanrl_ppo_made.py --bonus-coef 0.1        and with --bonus-coef 0 for PPO alone
 """
 
 import argparse
@@ -34,7 +34,7 @@ def options(words: list[str] | None) -> argparse.Namespace:
     flags.add_argument("--gae-lambda", type=float, default=0.95)
     flags.add_argument("--clip", type=float, default=0.2)
     flags.add_argument("--entropy", type=float, default=1e-3)
-    flags.add_argument("--tau", type=float, default=0.1, help="what the bonus is multiplied by")  # bonus
+    flags.add_argument("--bonus-coef", type=float, default=0.1, help="what the bonus is multiplied by")  # bonus
     return flags.parse_args(words)
 
 
@@ -115,7 +115,9 @@ def main(words: list[str] | None = None) -> list[tuple[int, float, float]]:
         batch = stack(steps)  # bonus
         bonus.update(batch)  # bonus
         intrinsic = bonus.reward(batch)  # bonus: a tensor, since actions came as tensors
-        rewards += args.tau * intrinsic  # bonus: before the advantages, so that novelty is discounted like any reward
+        rewards += (
+            args.bonus_coef * intrinsic
+        )  # bonus: before the advantages, so that novelty is discounted like any reward
         with torch.no_grad():
             last_value = agent(torch.tensor(obs["image"]))[1]
         advantage = advantages(rewards, values, ends, last_value, args.gamma, args.gae_lambda)

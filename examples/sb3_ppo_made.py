@@ -16,7 +16,7 @@ from made.adapters.sb3 import BonusVecEnv
 from made.adapters.sb3_minigrid import VIEW_POLICY, grid_envs
 from made.bonuses import MADE, FirstVisit, make_bonus
 
-BONUS = {"share": 0.15, "every": 100}  # an episode earns 0.15 by exploring, where the goal is worth up to 1
+BONUS = {"strength": 0.15, "every": 100}  # an episode gets 0.15 from the bonus, where the goal is worth up to 1
 AGENT = {"n_steps": 100, "batch_size": 400, "n_epochs": 4, "learning_rate": 6e-4, "ent_coef": 1e-3}
 
 

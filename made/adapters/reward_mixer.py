@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from made.bonuses.calibrated import bonus_strength
 from made.bonuses.combinators import Lanes
 from made.core import Transition
 from made.training import checkpoint_file
@@ -15,7 +16,7 @@ from made.training.host.bonus import HostBonus
 
 DECAY = 0.999  # of the mean bonus, a step of all environments: it remembers about a thousand
 EPISODES = 0.95  # of the mean length, an ended episode
-SHORTEST = 100  # an episode's length, before one has ended and where the clock is not known
+SHORTEST = 100  # an episode's length, before one has ended and without a horizon
 
 
 class ReturnRange(NamedTuple):
@@ -31,17 +32,20 @@ class ReturnRange(NamedTuple):
 
 
 class AutoScale:
-    """The factor f with  f * (mean bonus of a step) * (mean length of an episode) = share * prize.
+    """The factor that gives a bonus its strength, measured while the agent trains.
 
-    The prize is the largest extrinsic return seen, and 1 before any: a sparse task has paid nothing when the bonus is
-    needed most. So share = 0.3 means that an episode earns 0.3 by exploring where success is worth 1, whatever the
-    units of the bonus, and also when the bonus itself has shrunk; let tau fall if it should fade.
+        factor = strength * largest return / (mean bonus of a step * length of an episode)
+
+    `made.bonuses.calibrated.bonus_strength` defines the strength. The largest return is the largest one seen, in
+    absolute value, and 1 before any: a sparse task has given no reward when the bonus is needed most. The length is
+    `horizon`, or without one the mean length of the episodes so far. The factor follows the mean bonus, so that the
+    bonus keeps its strength when it shrinks; use a schedule as `coef` to let it fade.
     """
 
-    def __init__(self, share: float, n_envs: int, horizon: int | None = None):
-        if not share > 0:
-            raise ValueError(f"share must be above 0, for instance 0.3, got {share}.")
-        self.share, self.horizon = float(share), horizon
+    def __init__(self, strength: float, n_envs: int, horizon: int | None = None):
+        if not 0 < strength < np.inf:
+            raise ValueError(f"strength must be a number above 0, for instance 0.3, got {strength}.")
+        self.strength, self.horizon = float(strength), horizon
         zero = np.zeros(())
         self.seen = ReturnRange(zero, zero, zero, zero, zero, np.zeros(n_envs), np.zeros(n_envs))
 
@@ -62,14 +66,18 @@ class AutoScale:
         )  # fmt: skip
 
     def scale(self) -> float:
-        """The factor as it stands; 0 while the bonus has paid nothing."""
+        """The current factor; 0 while the bonus has been 0."""
         seen = self.seen
         if seen.bonus <= 0:
             return 0.0
-        longest = max(SHORTEST, float(seen.steps.max()))
-        length = float(seen.length / seen.episodes) if seen.episodes > 0 else float(self.horizon or longest)
-        prize = float(seen.best) if seen.best > 0 else 1.0
-        return self.share * prize / (float(seen.bonus / seen.weight) * length)
+        if self.horizon:
+            length = float(self.horizon)
+        elif seen.episodes > 0:
+            length = float(seen.length / seen.episodes)
+        else:
+            length = max(SHORTEST, float(seen.steps.max()))
+        largest = float(seen.best) if seen.best > 0 else 1.0
+        return self.strength / float(bonus_strength(1.0, float(seen.bonus / seen.weight), length, largest))
 
 
 Mode = Literal["both", "intrinsic", "extrinsic"]
@@ -80,7 +88,7 @@ class MixedReward(NamedTuple):
 
     reward: np.ndarray  # for the agent, by the mode
     extrinsic: np.ndarray
-    intrinsic: np.ndarray  # tau times the bonus
+    intrinsic: np.ndarray  # the coefficient times the bonus
 
 
 class Beside(NamedTuple):
@@ -134,19 +142,19 @@ class StepBuffer:
 class RewardMixer:
     """A HostBonus that pays the steps of a vector environment and learns from them.
 
-    tau     a number, or a function of the number of the update k = 1, 2, ... such as made.Power(1.0, 0.5)
-    mode    what the agent is paid: "both", "intrinsic" alone, or "extrinsic" alone (the bonus is still computed)
-    every   the bonus learns from the last `every` steps of all environments at once, then waits as long again
-    share   scale the bonus so that an episode earns this share of the prize: see `AutoScale`
+    coef      a number, or a function of the number of the update k = 1, 2, ... such as made.Power(1.0, 0.5)
+    mode      the reward of the agent: "both", "intrinsic" alone, or "extrinsic" alone (the bonus is still computed)
+    every     the bonus learns from the last `every` steps of all environments at once, then waits as long again
+    strength  what an episode gets from the bonus in total, in units of the largest return: see `AutoScale`
     """
 
     def __init__(
         self,
         host: HostBonus,
-        tau: float | Callable[[int], Any] = 1.0,
+        coef: float | Callable[[int], Any] = 1.0,
         mode: Mode = "both",
         every: int = 128,
-        share: float | None = None,
+        strength: float | None = None,
     ):
         if mode not in ("both", "intrinsic", "extrinsic"):
             raise ValueError(f"mode is 'both', 'intrinsic' or 'extrinsic', not {mode!r}.")
@@ -157,22 +165,22 @@ class RewardMixer:
                 f"{type(host.bonus).__name__} shows goals to the policy, which a plug-in cannot add to its inputs: use "
                 "HostBonus in a loop of your own and give note.goal to the policy, or another bonus."
             )
-        self.host, self.tau, self.mode, self.every = host, tau, mode, every
-        self.share = None if share is None else AutoScale(share, host.n_envs, host.spec.horizon)
+        self.host, self.coef, self.mode, self.every = host, coef, mode, every
+        self.auto_scale = None if strength is None else AutoScale(strength, host.n_envs, host.spec.horizon)
         self.waiting, self.updates = StepBuffer(host.n_envs), 0
         self.metrics: dict[str, float] = {}
 
     def coefficient(self) -> float:
         """What the bonus is multiplied by now."""
-        tau = float(self.tau(self.updates + 1) if callable(self.tau) else self.tau)
-        return tau if self.share is None else tau * self.share.scale()
+        coef = float(self.coef(self.updates + 1) if callable(self.coef) else self.coef)
+        return coef if self.auto_scale is None else coef * self.auto_scale.scale()
 
     def pay(self, step: Transition, extrinsic: np.ndarray, true: np.ndarray | None = None) -> MixedReward:
         """The reward of a step that `host.observe` returned; `true` marks where it was one, and not a reset."""
         true = np.ones(self.host.n_envs, bool) if true is None else true
         bonus = np.where(true, np.asarray(self.host.reward(step), np.float32), np.float32(0))
-        if self.share is not None:
-            self.share.see(bonus, extrinsic, np.asarray(step.terminated | step.truncated), true)
+        if self.auto_scale is not None:
+            self.auto_scale.see(bonus, extrinsic, np.asarray(step.terminated | step.truncated), true)
         intrinsic = (np.float32(self.coefficient()) * bonus).astype(extrinsic.dtype)
         self.learn(step, true)
         reward = {"both": extrinsic + intrinsic, "intrinsic": intrinsic, "extrinsic": extrinsic}[self.mode]
@@ -223,18 +231,19 @@ class RewardMixer:
             steps = [jax.tree.map(lambda x, t=t: np.asarray(x[t]), together) for t in range(len(true))]
         self.host.restore(host)
         self.updates, self.waiting.steps, self.waiting.true = int(own["updates"]), steps, list(true)
-        if self.share is not None:
-            self.share.seen = own["share"]
+        if self.auto_scale is not None:
+            self.auto_scale.seen = own["auto_scale"]
         return beside
 
     def _own(self, with_true: bool = True) -> dict[str, PyTree]:
         true = np.array(self.waiting.true, bool).reshape(-1, self.host.n_envs)
         whole: dict[str, PyTree] = {"updates": np.int64(self.updates)}
-        whole |= {} if self.share is None else {"share": self.share.seen}
+        whole |= {} if self.auto_scale is None else {"auto_scale": self.auto_scale.seen}
         return {**whole, "true": true} if with_true else whole
 
     def _manifest(self, beside: Beside | None = None) -> dict[str, Any]:
-        whole = {**self.host.manifest(), "holds": "plug-in", "share": None if self.share is None else self.share.share}
+        strength = None if self.auto_scale is None else self.auto_scale.strength
+        whole = {**self.host.manifest(), "holds": "plug-in", "strength": strength}
         return whole if beside is None else {**whole, **beside.about}
 
 

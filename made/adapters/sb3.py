@@ -1,6 +1,7 @@
 """Exploration bonuses for Stable-Baselines3: `BonusVecEnv` for any agent, `BonusReplayBuffer` for off-policy ones.
 
-    venv = BonusVecEnv(as_vec_env(gymnasium.make_vec("made/MiniGrid-DoorKey-8x8-v0", num_envs=16)), "made", share=0.3)
+    venv = as_vec_env(gymnasium.make_vec("made/MiniGrid-DoorKey-8x8-v0", num_envs=16))
+    venv = BonusVecEnv(venv, "made", strength=0.3)
     model = PPO("MultiInputPolicy", venv).learn(1_000_000)
 
 The bonus is paid in `step_wait`, so the agent discounts it, bootstraps it and computes advantages with it as with any
@@ -55,14 +56,14 @@ with needs("made.adapters.sb3", "sb3", "stable_baselines3", "torch"):
 
 
 class BonusVecEnv(VecEnvWrapper):
-    """Adds tau times the bonus to each reward, and tells the parts apart in `infos`:
+    """Adds `coef` times the bonus to each reward, and tells the parts apart in `infos`:
 
-        extrinsic, intrinsic      of this step; intrinsic is tau times the bonus
+        extrinsic, intrinsic      of this step; intrinsic is coef times the bonus
         episode_intrinsic         at the end of an episode, the sum of the latter
 
     A Monitor or VecMonitor *inside* it (the usual place) keeps the statistics of episodes extrinsic. The bonus reads
     all parts of a dictionary observation; the policy sees the part that `show` names, or all but "hash", the full
-    state that grids offer for counting. Options: tau, mode, every, share as in `RewardMixer`; on_bad, horizon as in
+    state that grids offer for counting. Options: coef, mode, every, strength as in `RewardMixer`; on_bad, horizon as in
     `HostBonus`.
     """
 
@@ -70,10 +71,10 @@ class BonusVecEnv(VecEnvWrapper):
         self,
         venv: VecEnv,
         bonus: Bonus | str,
-        tau: float | Callable[[int], Any] = 1.0,
+        coef: float | Callable[[int], Any] = 1.0,
         mode: Mode = "both",
         every: int = 128,
-        share: float | None = None,
+        strength: float | None = None,
         seed: int = 0,
         show: str = "",
         **options: Any,
@@ -86,7 +87,7 @@ class BonusVecEnv(VecEnvWrapper):
             seen = dict_obs.part(whole, show)
         super().__init__(venv, observation_space=seen)
         self.bonus = HostBonus(bonus, channels_last_space(whole), venv.action_space, venv.num_envs, seed, **options)
-        self.payer, self.show, self._whole = RewardMixer(self.bonus, tau, mode, every, share), show, whole
+        self.payer, self.show, self._whole = RewardMixer(self.bonus, coef, mode, every, strength), show, whole
         self._obs, self._actions, self._earned = None, None, np.zeros(venv.num_envs)
 
     @property

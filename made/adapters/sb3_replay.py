@@ -24,7 +24,7 @@ with needs("made.adapters.sb3_replay", "sb3", "stable_baselines3", "torch"):
 
 
 class BonusReplayBuffer(ReplayBuffer):
-    """Stores extrinsic rewards, as ever; `sample` adds tau times what the bonus pays for each transition *now*.
+    """Stores extrinsic rewards, as ever; `sample` adds `coef` times what the bonus pays for each transition *now*.
 
     The bonus learns from the fresh steps, `every` of them at a time. Successors are the true ones: SB3 hands the last
     observation of an episode to `add`. What an episodic bonus noted is kept beside each transition. Dictionary
@@ -43,7 +43,7 @@ class BonusReplayBuffer(ReplayBuffer):
         action_space: gymnasium.Space,
         *args: Any,
         bonus: Bonus | str,
-        tau: float | Callable[[int], Any] = 1.0,
+        coef: float | Callable[[int], Any] = 1.0,
         mode: Mode = "both",
         every: int = 128,
         seed: int = 0,
@@ -61,7 +61,7 @@ class BonusReplayBuffer(ReplayBuffer):
         self.bonus = HostBonus(
             bonus, channels_last_space(observation_space), action_space, self.n_envs, seed, **options
         )
-        self.payer, self._ended = RewardMixer(self.bonus, tau, mode, every), np.zeros(self.n_envs, bool)
+        self.payer, self._ended = RewardMixer(self.bonus, coef, mode, every), np.zeros(self.n_envs, bool)
         self._notes = jax.tree.map(
             lambda x: np.zeros((self.buffer_size, *x.shape), x.dtype),
             (self.bonus.step_template().note, self.bonus.step_template().next_note),

@@ -1,6 +1,6 @@
 """A Gymnasium vector environment whose rewards include an exploration bonus, with either kind of autoreset.
 
-envs = BonusVectorWrapper(gymnasium.make_vec("made/MiniGrid-MultiRoom-N6-v0", num_envs=32), "made", tau=0.1)
+envs = BonusVectorWrapper(gymnasium.make_vec("made/MiniGrid-MultiRoom-N6-v0", num_envs=32), "made", coef=0.1)
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from made.training.host.bonus import HostBonus
 
 
 class BonusVectorWrapper(gymnasium.vector.VectorWrapper):
-    """Adds tau times the bonus to each reward; info["extrinsic"] and info["intrinsic"] hold the two parts, [N].
+    """Adds `coef` times the bonus to each reward; info["extrinsic"] and info["intrinsic"] hold the two parts, [N].
 
     With SAME_STEP the true successor of a last step is info["final_obs"]. With NEXT_STEP it is the observation
     returned; the call after it only resets, so it earns nothing and is never learnt from. Put wrappers that record
@@ -29,10 +29,10 @@ class BonusVectorWrapper(gymnasium.vector.VectorWrapper):
         self,
         env: gymnasium.vector.VectorEnv,
         bonus: Bonus | str,
-        tau: float | Callable[[int], Any] = 1.0,
+        coef: float | Callable[[int], Any] = 1.0,
         mode: Mode = "both",
         every: int = 128,
-        share: float | None = None,
+        strength: float | None = None,
         seed: int = 0,
         **options: Any,
     ):
@@ -45,7 +45,7 @@ class BonusVectorWrapper(gymnasium.vector.VectorWrapper):
             )
         spaces = env.single_observation_space, env.single_action_space
         self.bonus = HostBonus(bonus, *spaces, env.num_envs, seed, **options)
-        self.payer = RewardMixer(self.bonus, tau, mode, every, share)
+        self.payer = RewardMixer(self.bonus, coef, mode, every, strength)
         self._obs, self._ended = None, np.zeros(env.num_envs, bool)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None):

@@ -1,4 +1,12 @@
-"""A bonus set to a chosen strength: what must be equal before two bonuses are compared."""
+"""The strength of a bonus, and a bonus scaled to a chosen one.
+
+The strength is what an episode of full length gets from the bonus in total, in units of the largest return:
+
+    strength = bonus coefficient * mean bonus of a step * episode length / largest return      (`bonus_strength`)
+
+Compare bonuses at equal strength: at equal coefficients their strengths may differ tenfold. `Calibrated` reaches a
+strength in training, `made.adapters.reward_mixer.AutoScale` in the loops of other libraries.
+"""
 
 from typing import NamedTuple
 
@@ -21,20 +29,20 @@ class CalibratedState(NamedTuple):
 
 
 class Calibrated(StatefulWrapper):
-    """A bonus scaled, early on and then for good, so that a full episode earns `strength` from it.
+    """A bonus scaled to a `strength`, with a factor that is measured in the first updates and then fixed.
 
-        b = inner * strength / (mean * horizon),   mean: what inner pays, smoothed over `warmup` updates, then fixed
+        b = inner * strength / (mean * horizon),   mean: the mean of inner, smoothed over `warmup` updates, then fixed
 
-    So at temperature 1 its strength B = tau * mean bonus * horizon (`bonus_strength`) is the one asked for when the
-    warm-up ends. From then on the scale stays: a bonus that fades as states become known fades here too, and how far
-    it has gone is in the metric `bonus_strength`. Until then the mean so far counts. The mean weighs update k of n by
-    (1 - 2/n)^(n-k) or so: novelty falls steeply in the first few updates, which would not tell the strength to come.
+    The largest return counts as 1, as on the grids. At a bonus coefficient of 1 the strength is the one asked for when
+    the warm-up ends. The factor does not change after that: a bonus that fades as states become known fades here too,
+    and the metric `bonus_strength` shows how far. During the warm-up the mean so far is used. It weighs update k of n
+    by about (1 - 2/n)^(n-k), because novelty falls steeply in the first few updates.
     """
 
     bonus: Bonus
     strength: float = 0.5
     warmup: int = 100
-    horizon: int = eqx.field(static=True, default=0)  # 0: the task's clock
+    horizon: int = eqx.field(static=True, default=0)  # 0: the task's time limit
 
     def __check_init__(self):
         check_numbers(self, {AT_LEAST_ZERO: ("strength",), COUNT_OR_NONE: ("warmup",)})
@@ -47,14 +55,14 @@ class Calibrated(StatefulWrapper):
     def init(self, key, spec):
         if not self.horizon and not spec.horizon:
             raise ValueError(
-                "Calibrated sets what an episode of full length earns, and this task has no clock: give horizon=..."
+                "Calibrated needs the length of an episode, and this task has no time limit: pass horizon=..."
             )
         clock = jnp.asarray(self.horizon or spec.horizon, float)
         return CalibratedState(self.bonus.init(key, spec), jnp.zeros(()), jnp.zeros((), jnp.int32), clock)
 
     def reward(self, state, batch, *, value=None):
-        income = state.mean * state.clock
-        scale = jnp.where(income > 0, self.strength / jnp.maximum(income, 1e-30), 0.0)
+        current = jnp.asarray(bonus_strength(1.0, state.mean, state.clock))
+        scale = jnp.where(current > 0, self.strength / jnp.maximum(current, 1e-30), 0.0)
         scale = jnp.where(self.warmup > 0, scale, self.strength)
         return scale * self.bonus.reward(state.inner, batch, value=value)
 
@@ -67,16 +75,16 @@ class Calibrated(StatefulWrapper):
 
 
 def bonus_strength(
-    tau: Float[Array, ""] | float, mean_bonus: Float[Array, ""] | float, horizon: float | int
+    bonus_coef: Float[Array, ""] | float,
+    mean_bonus: Float[Array, ""] | float,
+    horizon: Float[Array, ""] | float,
+    largest_return: float = 1.0,
 ) -> Float[Array, ""] | float:
-    """What an episode of full length earns from the bonus: tau * mean bonus * horizon.
-
-    Beside it stands the prize of the task, less than 1 on the grids. At equal temperatures two bonuses may differ
-    tenfold here, and a comparison of them would be one of temperatures.
+    """The strength of a bonus: bonus_coef * mean_bonus * horizon / largest_return.
 
     >>> bonus_strength(0.5, 0.25, 100)
     12.5
     """
-    if horizon <= 0:
+    if isinstance(horizon, int | float) and not horizon > 0:
         raise ValueError(f"bonus_strength needs the length of an episode, a positive number, got horizon={horizon}.")
-    return tau * mean_bonus * horizon
+    return bonus_coef * mean_bonus * horizon / largest_return

@@ -28,7 +28,7 @@ class MADE(Bonus):
 
     Eq. (6), eq:bonus_design. With counts it is 1/sqrt(N_k B_k) of Appendix B.1; with RND as cover and a VAE as
     recent density it is the deep reward of Section 5.
-    Differs from the paper: (1 - gamma) tau_k / 2 of Eq. (6) is left to the temperature, as in the authors' code.
+    Differs from the paper: (1 - gamma) tau_k / 2 of Eq. (6) is left to the bonus coefficient, as in the authors' code.
 
     >>> MADE.tabular(window=100).recent.window
     100

@@ -26,24 +26,24 @@ def build(
     agent: str,
     bonus: str,
     first_visit: bool,
-    tau: float | None,
+    bonus_coef: float | None,
     strength: float | None,
     settings: tuple[str, ...],
 ) -> ControlConfig | ReplayRun:
     """The run of those names with its `path=value` settings, its length still to be given."""
-    check_bonus_options(bonus, first_visit, tau, strength)
+    check_bonus_options(bonus, first_visit, bonus_coef, strength)
     if _setting(agent) == "dreamer" and (
         _elsewhere(env) or env[:1].isupper()
     ):  # as those of grids are, misspelt ones too
-        return build_dreamer.build(env, agent, bonus, first_visit, tau, strength, settings)
+        return build_dreamer.build(env, agent, bonus, first_visit, bonus_coef, strength, settings)
     _demand_agent(env, agent)
     if first_visit or strength is not None:
         raise ValueError(
             "--first-visit and --strength are for rollouts of grids and tables: leave them out on control tasks."
         )
-    run = control_config(env, agent, bonus, None if tau is None else Constant(tau))
+    run = control_config(env, agent, bonus, None if bonus_coef is None else Constant(bonus_coef))
     run = apply_settings(run, settings)
-    if run.task.task != env:  # its temperature, repeat and camera would be those of the other
+    if run.task.task != env:  # its bonus coefficient, repeat and camera would be those of the other
         raise ValueError(f"The task is {env} and task.task={run.task.task}: name it by --env alone.")
     stack = run.task.stack if run.task.pixels else 1
     if any(one.startswith("replay.stack=") for one in settings) and run.replay.stack != stack:

@@ -17,7 +17,7 @@ from made.training.sequence_learner import ReplayRun
 from made.training.train_plan import SPARES, apply_settings, environment
 
 STEPS, WINDOW = 200_000, 16  # that the replay holds; of one window, which may hold the ends of episodes
-TAU = 0.005  # a step's share of the bonus: imagination adds up many
+BONUS_COEF = 0.005  # a step's share of the bonus: imagination adds up many
 SHORTEST = 10  # steps of an episode on average, for the room of the frames that begin them
 
 
@@ -26,7 +26,7 @@ def build(
     agent: str,
     bonus: str,
     first_visit: bool,
-    tau: float | None,
+    bonus_coef: float | None,
     strength: float | None,
     settings: tuple[str, ...],
 ) -> ReplayRun:
@@ -37,13 +37,13 @@ def build(
     takes many steps of the reward head. The replay has a stream for each environment.
     """
     if strength is not None:
-        raise ValueError("--strength is for agents that learn from rollouts: give Dreamer a --tau.")
+        raise ValueError("--strength is for agents that learn from rollouts: give Dreamer a --bonus-coef.")
     task, pays = environment(env), make_bonus(bonus)
     if isinstance(task, Hosted):
         raise ValueError(f"Dreamer learns in compiled environments and on control tasks; {env} is hosted elsewhere.")
     pays = FirstVisit(pays) if first_visit else pays
     dreamer = small_dreamer() if agent == "dreamer" else make_agent(agent)
-    schedule = Constant(TAU if tau is None else tau)
+    schedule = Constant(BONUS_COEF if bonus_coef is None else bonus_coef)
     run = RunConfig(task, dreamer, pays, schedule, n_envs=8, unroll=50, pool_per_env=SPARES, probes=(Coverage(),))
     replay = SequenceBuffer(ReplayBuffer(STEPS, streams=8, shortest=SHORTEST), WINDOW, whole=False)
     trial = apply_settings(ReplayRun(run, replay, batch=8, updates=50, prefill=250), settings)

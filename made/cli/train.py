@@ -25,10 +25,10 @@ class Train:
     bonus: str = "made"  # a name from made list; module:Bonus is your own
     steps: str | None = None  # frames of each seed, 10M (control tasks: 500k); rounded up to whole updates
     seeds: int = 1  # seeds 0 to N-1, side by side in one program
-    # temperature of the bonus: 0.01; 1 with --strength, and another one scales that; on control tasks the paper's
-    tau: float | None = None
+    # bonus coefficient: 0.01; 1.0 with --strength; on control tasks, the paper's value
+    bonus_coef: float | None = None
     first_visit: Flag = False  # pay at the first visit of a state in an episode only
-    # scale the bonus so that an episode of full length earns this much of it; with --tau, tau times that
+    # scale the bonus to this total per full-length episode; --bonus-coef multiplies the result
     strength: float | None = None
     set: Several = ()  # path=value, such as agent.learning_rate=3e-4 or n_envs=64; may be given several times
     out: Path | None = None  # the folder of the run; training/<env>-<agent>-<bonus> unless given
@@ -118,7 +118,7 @@ class Train:
             raise ValueError(f"--seeds must be at least 1, got {self.seeds}.")
         control = build_control.asked(self.env, self.agent)
         build = build_control.build if control else train_plan.build_run
-        run = build(self.env, self.agent, self.bonus, self.first_visit, self.tau, self.strength, self.set)
+        run = build(self.env, self.agent, self.bonus, self.first_visit, self.bonus_coef, self.strength, self.set)
         counts = {name: train_plan.updates_for(n, run.n_envs * run.unroll) for name, n in self._frames().items()}
         run = dataclasses.replace(run, iterations=counts["steps"], every=counts["every"])
         asked = train_plan.TrainPlan(run, tuple(range(self.seeds)), counts["eval"], counts["check"])  # type: ignore[arg-type]

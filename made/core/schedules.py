@@ -1,4 +1,4 @@
-"""The temperature tau_k as a function of the iteration k = 1, 2, ..."""
+"""Schedules: a bonus coefficient tau_k as a function of the iteration k = 1, 2, ..."""
 
 import abc
 import math
@@ -21,28 +21,28 @@ class Schedule(eqx.Module):
 
 
 class Constant(Schedule):
-    """tau_k = tau: the deep experiments of Section 5."""
+    """tau_k = value: the deep experiments of Section 5."""
 
-    tau: float = 1.0
+    value: float = 1.0
 
     def __call__(self, k: Array) -> Float[Array, ""]:
-        return jnp.asarray(self.tau, float)
+        return jnp.asarray(self.value, float)
 
 
 class Power(Schedule):
-    """tau_k = tau / k^c: Theorem 1 (c = 2 in its proof) and the chain (tau = 0.1, c = 1/2, Appendix B.2)."""
+    """tau_k = value / k^c: Theorem 1 (c = 2 in its proof) and the chain (value = 0.1, c = 1/2, Appendix B.2)."""
 
-    tau: float = 1.0
+    value: float = 1.0
     c: float = 0.5
 
     def __call__(self, k: Array) -> Float[Array, ""]:
-        return self.tau / jnp.asarray(k, float) ** self.c
+        return self.value / jnp.asarray(k, float) ** self.c
 
 
 class Exponential(Schedule):
-    """tau_k = tau (1 - rho)^k: the decay of RE3."""
+    """tau_k = value (1 - rho)^k: the decay of RE3."""
 
-    tau: float = 1.0
+    value: float = 1.0
     rho: float = 1e-5
 
     def __check_init__(self):
@@ -50,4 +50,4 @@ class Exponential(Schedule):
             raise ValueError(f"Exponential takes a rho of at most 1, got rho={self.rho}: it is the share that is lost.")
 
     def __call__(self, k: Array) -> Float[Array, ""]:
-        return self.tau * (1 - self.rho) ** jnp.asarray(k, float)
+        return self.value * (1 - self.rho) ** jnp.asarray(k, float)

@@ -1,9 +1,9 @@
-"""The temperatures of the control experiments: what tau is where nobody says (Appendix B.4, and RE3's own scripts)."""
+"""Bonus coefficients of the control experiments: the defaults (Appendix B.4, and RE3's own scripts)."""
 
 from made.core.schedules import Constant, Exponential, Schedule
 
 # MADE, RND and ICM as the paper tuned them on each task. RE3 as its authors start it; the paper took 0.05 everywhere.
-TEMPERATURES: dict[str, dict[str, float]] = {
+BONUS_COEFS: dict[str, dict[str, float]] = {
     "cartpole_swingup_sparse": {"made": 0.05, "rnd": 10.0, "icm": 0.1, "re3": 0.05},
     "cheetah_run_sparse": {"made": 0.05, "rnd": 0.1, "icm": 1.0, "re3": 0.05},
     "walker_run_sparse": {"made": 0.05, "rnd": 0.05, "icm": 0.1, "re3": 0.05},
@@ -24,25 +24,25 @@ DREAMER = {
     "quadruped_run": 0.0005,
 }
 DREAMER_USUAL = {"made": 0.5, "re3": 0.1, "rnd": 0.1}
-# Bonuses that are paid at the scale of another.
+# Bonuses that take the coefficient of another.
 SCALED_AS = {"made-released": "made", "rnd-at-made": "made", "cover-at-made": "made", "re3-released": "re3"}
 
 
-def temperature(task: str, bonus: str) -> Schedule:
+def bonus_coef_for(task: str, bonus: str) -> Schedule:
     """tau_k for a task and a bonus by name; RE3's decays, tau (1 - rho)^k. Without a bonus it is 0.
 
-    >>> temperature("pendulum_swingup", "made").tau, temperature("walker_run_sparse", "re3").rho
+    >>> bonus_coef_for("pendulum_swingup", "made").value, bonus_coef_for("walker_run_sparse", "re3").rho
     (0.5, 2.5e-05)
     """
     name = SCALED_AS.get(bonus, bonus)
-    tau = TEMPERATURES.get(task, USUAL).get(name, 0.0)
-    return Exponential(tau, DECAY.get(task, USUAL_DECAY)) if name == "re3" else Constant(tau)
+    value = BONUS_COEFS.get(task, USUAL).get(name, 0.0)
+    return Exponential(value, DECAY.get(task, USUAL_DECAY)) if name == "re3" else Constant(value)
 
 
-def dreamer_temperature(task: str, bonus: str) -> Schedule:
+def dreamer_bonus_coef(task: str, bonus: str) -> Schedule:
     """The same for Dreamer, where none decays.
 
-    >>> dreamer_temperature("pendulum_swingup", "made-released").tau, dreamer_temperature("hopper_hop", "re3").tau
+    >>> dreamer_bonus_coef("pendulum_swingup", "made-released").value, dreamer_bonus_coef("hopper_hop", "re3").value
     (0.01, 0.1)
     """
     name = SCALED_AS.get(bonus, bonus)

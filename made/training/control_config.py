@@ -19,7 +19,7 @@ from made.core import Bonus, Spec
 from made.core.schedules import Schedule
 from made.core.trial import Trial
 from made.envs.control import Control, make_control, rendering
-from made.training.bonus_coefs import dreamer_temperature, temperature
+from made.training.bonus_coefs import bonus_coef_for, dreamer_bonus_coef
 from made.training.off_policy import ReplayLearner
 from made.training.replay import ReplayBuffer
 from made.training.sequence_buffer import SequenceBuffer
@@ -40,7 +40,7 @@ class ControlConfig(Trial):
     task: Control
     agent: RAD
     bonus: Bonus
-    tau: Schedule
+    bonus_coef: Schedule
     replay: ReplayBuffer
     batch: int = eqx.field(static=True, default=512)
     seed_steps: int = eqx.field(static=True, default=SEED_STEPS)
@@ -80,7 +80,7 @@ class ControlConfig(Trial):
 
     def learner(self, spec: Spec) -> ReplayLearner:
         """What learns, for a task that looks like this."""
-        return ReplayLearner(spec, self.agent, self.bonus, self.tau, self.replay, self.batch)
+        return ReplayLearner(spec, self.agent, self.bonus, self.bonus_coef, self.replay, self.batch)
 
     @property
     def first_update(self) -> int:
@@ -150,33 +150,35 @@ class DreamerConfig(ControlConfig):
         return (self.updates, self.train_every) if since % self.train_every == 0 else (0, 0)
 
     def learner(self, spec: Spec) -> SequenceLearner:
-        return SequenceLearner(spec, self.agent, self.bonus, self.tau, self.replay, self.batch)
+        return SequenceLearner(spec, self.agent, self.bonus, self.bonus_coef, self.replay, self.batch)
 
 
-def control_config(env: str, agent: str, bonus: str, tau: Schedule | None = None) -> ControlConfig:
-    """The run of those names with the paper's settings, at the paper's temperature unless one is given."""
+def control_config(env: str, agent: str, bonus: str, bonus_coef: Schedule | None = None) -> ControlConfig:
+    """The run of those names with the paper's settings, at the paper's bonus coefficient unless one is given."""
     who = make_agent(agent)
-    if tau is None and from_elsewhere(bonus) and bonus != "none":
+    if bonus_coef is None and from_elsewhere(bonus) and bonus != "none":
         raise ValueError(
-            f"No temperature is known for the bonus {bonus} on control tasks: give one, such as --tau 0.05."
+            f"No bonus coefficient is known for {bonus} on control tasks: pass one, such as --bonus-coef 0.05."
         )
     if isinstance(who, Dreamer):
-        return dreamer_config(env, bonus, tau, who)
+        return dreamer_config(env, bonus, bonus_coef, who)
     if not isinstance(who, RAD):
         raise ValueError(
             f"{agent} does not act in control tasks: take rad or dreamer, from pixels, or sac, from states."
         )
     task = make_control(env, pixels=who.layout.encoder == "pixels")
     steps = QUADRUPED_SEED_STEPS if env.startswith("quadruped_") else SEED_STEPS
-    schedule = temperature(env, bonus) if tau is None else tau
+    schedule = bonus_coef_for(env, bonus) if bonus_coef is None else bonus_coef
     pays = make_bonus(bonus, "off_policy", pixels=task.pixels)
     return resolve(ControlConfig(task, who, pays, schedule, ReplayBuffer(), seed_steps=steps))
 
 
-def dreamer_config(env: str, bonus: str, tau: Schedule | None = None, agent: Dreamer = Dreamer()) -> DreamerConfig:
+def dreamer_config(
+    env: str, bonus: str, bonus_coef: Schedule | None = None, agent: Dreamer = Dreamer()
+) -> DreamerConfig:
     """Dreamer on a task from single pictures of 64 x 64, as v1 and the paper's release have it."""
     task = make_control(env, size=SIDE, stack=1)
-    schedule = dreamer_temperature(env, bonus) if tau is None else tau
+    schedule = dreamer_bonus_coef(env, bonus) if bonus_coef is None else bonus_coef
     paces = {"seed_steps": PREFILL // task.repeat, "train_every": TRAIN_EVERY // task.repeat}
     return DreamerConfig(task, agent, make_bonus(bonus, "dreamer"), schedule, SequenceBuffer(), **paces)
 

@@ -96,5 +96,5 @@ def raise_if_nan(
     be = "are" if "parameters" in what or " and " in what else "is"
     raise ValueError(
         f"Seed {seed} has {what} that {be} not finite at update {first:,} ({frames:,} frames): the run stopped, and "
-        f"{last}; try a smaller learning rate or a smaller --tau."
+        f"{last}; try a smaller learning rate or a smaller --bonus-coef."
     )

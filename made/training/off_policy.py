@@ -58,7 +58,7 @@ class HostBatch(NamedTuple):
 
 
 class ReplayLearner(eqx.Module):
-    """An agent that learns from a replay, its bonus, the temperature, and how much is drawn.
+    """An agent that learns from a replay, its bonus, the bonus coefficient, and how much is drawn.
 
     bonus = make_bonus("made", "off_policy", pixels=True)
     learner = Learner(spec, RAD(), bonus, Constant(0.05), Replay(100_000, stack=3))
@@ -67,7 +67,7 @@ class ReplayLearner(eqx.Module):
     spec: Spec = eqx.field(static=True)
     agent: Agent
     bonus: Bonus
-    tau: Schedule = Constant(1.0)
+    bonus_coef: Schedule = Constant(1.0)
     replay: ReplayBuffer = ReplayBuffer()
     batch: int = eqx.field(static=True, default=512)
 
@@ -195,7 +195,7 @@ class ReplayLearner(eqx.Module):
     def _learn(
         self, state: ReplayLearnerState, drawn: Draws, fresh: Fresh, key: Key[Array, ""]
     ) -> tuple[ReplayLearnerState, Metrics]:
-        run = RunConfig(ExternalEnv(self.spec), self.agent, self._paying, self.tau)
+        run = RunConfig(ExternalEnv(self.spec), self.agent, self._paying, self.bonus_coef)
         agent, bonus, metrics = learn(run, state.agent, state.bonus, self._with(drawn, fresh), state.k + 1, key)
         return state._replace(agent=agent, bonus=bonus, k=state.k + 1), metrics
 

@@ -21,7 +21,7 @@ class RunConfig(Trial):
     env: Environment
     agent: Agent
     bonus: Bonus
-    tau: Schedule = Constant(1.0)
+    bonus_coef: Schedule = Constant(1.0)
     n_envs: int = eqx.field(static=True, default=1)
     unroll: int = eqx.field(static=True, default=16)  # steps of each environment in one iteration
     iterations: int = eqx.field(static=True, default=1000)
@@ -52,7 +52,7 @@ class RunConfig(Trial):
         return iterate(self, state)
 
     def snapshot(self, state: "RunState") -> dict[str, Array]:
-        scene = ProbeContext(self.agent, state.agent, self.tau(state.k))
+        scene = ProbeContext(self.agent, state.agent, self.bonus_coef(state.k))
         read = [watch.read(seen, scene) for watch, seen in zip(self.probes, state.probe_states, strict=True)]
         return {name: value for one in read for name, value in one.items()}
 
@@ -100,12 +100,12 @@ def learn(
     bonus, of_bonus = run.bonus.update(bonus, batch, k_bonus)
     if run.bonus.reads and "value" not in run.bonus.reads:  # else it pays the same everywhere, or needs a planner
         paid = run.bonus.reward(bonus, batch).mean()
-        strength = bonus_strength(run.tau(k), paid, run.env.spec.horizon or run.unroll)
+        strength = bonus_strength(run.bonus_coef(k), paid, run.env.spec.horizon or run.unroll)
         of_bonus = {**of_bonus, "bonus": paid, "bonus_strength": jnp.asarray(strength)}
 
     def reward_fn(batch: Transition, *, value: Array | None = None) -> Array:
         require_fields(run.bonus, batch, value)
-        return batch.reward + run.tau(k) * run.bonus.reward(bonus, batch, value=value)
+        return batch.reward + run.bonus_coef(k) * run.bonus.reward(bonus, batch, value=value)
 
     agent, of_agent = run.agent.update(agent, batch, reward_fn, k_agent)
     return agent, bonus, {**of_bonus, **of_agent}

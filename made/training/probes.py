@@ -16,7 +16,7 @@ class ProbeContext(NamedTuple):
 
     agent: Agent
     agent_state: PyTree
-    tau: Array  # tau_k of the iteration just done
+    bonus_coef: Array  # tau_k of the iteration just done
 
 
 class Probe(eqx.Module):

@@ -191,8 +191,8 @@ class ReplayRun(Trial):
         return self.run.bonus
 
     @property
-    def tau(self) -> Schedule:
-        return self.run.tau
+    def bonus_coef(self) -> Schedule:
+        return self.run.bonus_coef
 
     @property
     def n_envs(self) -> int:
@@ -205,7 +205,7 @@ class ReplayRun(Trial):
     def learner(self, env: Environment) -> SequenceLearner:
         """The learner of this run."""
         spec = env.spec._replace(goal=self.run.bonus.memory.goal(env.spec))
-        return SequenceLearner(spec, self.run.agent, self.run.bonus, self.run.tau, self.replay, self.batch)
+        return SequenceLearner(spec, self.run.agent, self.run.bonus, self.run.bonus_coef, self.replay, self.batch)
 
     def start(self, key: Key[Array, ""]) -> ReplayRunState:
         self.fits()

@@ -158,11 +158,11 @@ def advance_interval(
 def log_records(plan: TrainPlan, scalars: dict[str, np.ndarray], stand: TrainState) -> list[Line]:
     """One line a seed: where it stands, then what was measured since the row before."""
     lines: list[Line] = []
-    update, tau = stand.update, float(plan.run.tau(jnp.asarray(stand.update)))
+    update, bonus_coef = stand.update, float(plan.run.bonus_coef(jnp.asarray(stand.update)))
     for lane, seed in enumerate(plan.seeds):
         measured = {name: float(x[lane]) for name, x in scalars.items()}
         if "bonus" in measured:  # what the mean episode earned of it
-            measured.setdefault("intrinsic_return", tau * measured["bonus"] * measured["length"])
+            measured.setdefault("intrinsic_return", bonus_coef * measured["bonus"] * measured["length"])
         place: Line = {"seed": seed, "update": update, "frames": update * plan.frames_per_update}
         place["seconds"] = round(stand.seconds, 3)
         lines.append({**place, **measured})

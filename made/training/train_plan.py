@@ -18,7 +18,7 @@ from made.training.on_policy import RunConfig
 from made.training.probes import Coverage
 
 SPARES = 4  # levels in waiting for each environment of a grid: an episode of 25 steps is seldom begun twice
-TAU = 0.01  # where neither a temperature nor a strength is asked for
+BONUS_COEF = 0.01  # default without --strength
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
 
 
@@ -82,14 +82,14 @@ def environment(name: str) -> Environment:
     return found
 
 
-def check_bonus_options(bonus: str, first_visit: bool, tau: float | None, strength: float | None) -> None:
-    """Refuse a temperature or a strength that no bonus can be paid at, and either form of no bonus."""
-    if tau is not None and not 0 <= tau < math.inf:
-        raise ValueError(f"--tau must be a number of at least 0, got {tau:g}.")
+def check_bonus_options(bonus: str, first_visit: bool, bonus_coef: float | None, strength: float | None) -> None:
+    """Validate the options of a bonus: its coefficient, its strength, and none of either without a bonus."""
+    if bonus_coef is not None and not 0 <= bonus_coef < math.inf:
+        raise ValueError(f"--bonus-coef must be a number of at least 0, got {bonus_coef:g}.")
     if strength is not None and not 0 < strength < math.inf:
         raise ValueError(f"--strength must be a number above 0, got {strength:g}.")
     if bonus == "none" and (first_visit or strength is not None):
-        raise ValueError("--bonus none pays nothing: leave --first-visit and --strength out.")
+        raise ValueError("--bonus none gives no reward: leave --first-visit and --strength out.")
 
 
 def build_run(
@@ -97,19 +97,21 @@ def build_run(
     agent: str,
     bonus: str,
     first_visit: bool,
-    tau: float | None,
+    bonus_coef: float | None,
     strength: float | None,
     settings: tuple[str, ...],
 ) -> RunConfig:
     """The run of those names with its `path=value` settings, its length still to be given."""
-    check_bonus_options(bonus, first_visit, tau, strength)
+    check_bonus_options(bonus, first_visit, bonus_coef, strength)
     task, who, pays = environment(env), make_agent(agent), make_bonus(bonus)
     pays = FirstVisit(pays) if first_visit else pays
     if strength is not None:
         pays = Calibrated(pays, strength)
-    if tau is None:  # a strength is what is earned at temperature 1; another one scales it
-        tau = TAU if strength is None else 1.0
-    run = RunConfig(task, who, pays, Constant(tau), n_envs=32, unroll=100, pool_per_env=SPARES, probes=(Coverage(),))
+    if bonus_coef is None:  # a strength is reached at coefficient 1
+        bonus_coef = BONUS_COEF if strength is None else 1.0
+    run = RunConfig(
+        task, who, pays, Constant(bonus_coef), n_envs=32, unroll=100, pool_per_env=SPARES, probes=(Coverage(),)
+    )
     run = apply_settings(run, settings)
     if run.resets_per_update is None and isinstance(
         run.env, Grid

@@ -54,10 +54,10 @@ def record_episode(run: RunConfig, state: RunState, n: int, key: Key[Array, ""],
 
 
 def bonus_values(run: RunConfig, state: RunState, batch: Transition) -> Float[Array, "*b"]:
-    """The bonus of each step, times the temperature; zero where it only speaks to planners."""
+    """The bonus of each step, times the bonus coefficient; zero where it only speaks to planners."""
     if not run.bonus.reads or "value" in run.bonus.reads:
         return jnp.zeros(batch.reward.shape)
-    return run.tau(state.k) * run.bonus.reward(state.bonus, batch)
+    return run.bonus_coef(state.k) * run.bonus.reward(state.bonus, batch)
 
 
 def record_videos(plan: TrainPlan, states: RunState, out: Path) -> list[Path]:

@@ -1,12 +1,14 @@
-"""What the plug-ins share: who waits to be learnt, the scale of a share, modes and schedules, going on from disk."""
+"""What the plug-ins share: who waits to be learnt, the automatic scale, modes and schedules, going on from disk."""
 
 import gymnasium
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from made.adapters.reward_mixer import AutoScale, RewardMixer, StepBuffer
-from made.bonuses import Count, FirstVisit, NoBonus
-from made.core import NoMemory, Space, Transition, schedules
+from made.bonuses import Calibrated, ConstantBonus, Count, FirstVisit, NoBonus, bonus_strength
+from made.core import NoMemory, Space, Spec, Transition, schedules
 from made.training.host.bonus import HostBonus
 
 N = 2
@@ -76,32 +78,44 @@ def test_one_far_behind_is_learnt_with_the_others_and_each_step_once():
     assert sorted(learnt + left) == given and len(learnt) > 400
 
 
-def test_a_share_pays_that_much_in_an_episode_whatever_the_units():
+def test_an_episode_gets_the_strength_whatever_the_units_of_the_bonus():
     for unit in (1e-3, 50.0):
-        share, rng = AutoScale(0.3, N), np.random.default_rng(0)
+        scaled, rng = AutoScale(0.3, N), np.random.default_rng(0)
         earned, bonus = [], np.zeros(N)
         for t in range(4000):
             done = np.full(N, t % 20 == 19)
             raw = unit * rng.random(N)
-            share.see(raw, np.zeros(N), done, ~OFF)
-            bonus += share.scale() * raw
+            scaled.see(raw, np.zeros(N), done, ~OFF)
+            bonus += scaled.scale() * raw
             earned += [*bonus] if done.any() else []
             bonus[done] = 0
         assert np.mean(earned[-100:]) == pytest.approx(0.3, rel=0.05)
-    share.see(np.ones(N), np.full(N, 5.0), ~OFF, ~OFF)  # an episode of one step that was worth 5
-    before = share.scale()
-    share.see(np.ones(N), np.full(N, 10.0), ~OFF, ~OFF)
-    assert share.seen.best == 10 and share.scale() > 1.5 * before
+    scaled.see(np.ones(N), np.full(N, 5.0), ~OFF, ~OFF)  # an episode of one step that was worth 5
+    before = scaled.scale()
+    scaled.see(np.ones(N), np.full(N, 10.0), ~OFF, ~OFF)
+    assert scaled.seen.best == 10 and scaled.scale() > 1.5 * before
 
 
-def test_a_share_pays_nothing_while_the_bonus_is_nothing_and_takes_the_clock_before_an_episode_ends():
-    share = AutoScale(0.5, N, horizon=10)
-    share.see(np.zeros(N), np.zeros(N), OFF, ~OFF)
-    assert share.scale() == 0
-    share.see(np.full(N, 2.0), np.zeros(N), OFF, ~OFF)
-    assert share.scale() == pytest.approx(0.5 / (10 * 2.0 / (1 + 0.999)))
-    with pytest.raises(ValueError, match="share must be above 0"):
+def test_the_factor_is_zero_without_a_bonus_and_uses_the_horizon():
+    scaled = AutoScale(0.5, N, horizon=10)
+    scaled.see(np.zeros(N), np.zeros(N), OFF, ~OFF)
+    assert scaled.scale() == 0
+    scaled.see(np.full(N, 2.0), np.zeros(N), OFF, ~OFF)
+    assert scaled.scale() == pytest.approx(0.5 / (10 * 2.0 / (1 + 0.999)))
+    with pytest.raises(ValueError, match="strength must be a number above 0"):
         AutoScale(0.0, N)
+
+
+def test_the_strength_means_the_same_in_training_and_in_plug_ins():
+    scaled = AutoScale(0.5, N, horizon=10)
+    for _ in range(3):  # episodes of one step: the horizon counts, not their mean length
+        scaled.see(np.full(N, 2.0), np.full(N, 4.0), ~OFF, ~OFF)
+    assert bonus_strength(scaled.scale(), 2.0, 10, largest_return=4.0) == pytest.approx(0.5)
+    bonus, n = Calibrated(ConstantBonus(), 0.5, warmup=2), jnp.zeros(8, int)
+    batch = Transition(n, n, jnp.zeros(8), n, n > 0, n > 0, (), ())
+    state = bonus.init(jax.random.key(0), Spec(Space((), np.int32, 6), Space((), np.int32, 2), horizon=10))
+    state, _ = bonus.update(state, batch, jax.random.key(1))
+    assert bonus_strength(1.0, float(bonus.reward(state, batch).mean()), 10) == pytest.approx(0.5)
 
 
 def paid_walk(payer, steps, seed=0):
@@ -120,19 +134,19 @@ def test_modes_and_schedules():
     for mode in ("both", "intrinsic", "extrinsic"):
         host = HostBonus(Count(power=0.5), *SPACES, N)
         host.reset(np.zeros(N, int))
-        paid[mode] = paid_walk(RewardMixer(host, tau=schedules.Power(2.0, 1.0), mode=mode, every=4), 12)
+        paid[mode] = paid_walk(RewardMixer(host, coef=schedules.Power(2.0, 1.0), mode=mode, every=4), 12)
     for both, intrinsic, extrinsic in zip(*paid.values(), strict=True):
         assert np.array_equal(both.intrinsic, intrinsic.intrinsic) and both.intrinsic.any()
         assert np.array_equal(both.reward, 1 + both.intrinsic) and np.array_equal(intrinsic.reward, both.intrinsic)
         assert np.array_equal(extrinsic.reward, np.ones(N)) and np.array_equal(extrinsic.extrinsic, np.ones(N))
-    assert paid["both"][0].intrinsic.tolist() == [2, 2] and max(paid["both"][4].intrinsic) <= 1  # tau / k, k = 2
+    assert paid["both"][0].intrinsic.tolist() == [2, 2] and max(paid["both"][4].intrinsic) <= 1  # coef / k, k = 2
 
 
 def test_a_payer_goes_on_from_disk_as_if_nothing_had_happened(tmp_path):
     def new(seed):
         host = HostBonus(FirstVisit(Count(power=0.5)), *SPACES, N, seed)
         host.reset(np.zeros(N, int))
-        return RewardMixer(host, every=4, share=0.3)
+        return RewardMixer(host, every=4, strength=0.3)
 
     one, other = new(0), new(1)
     paid_walk(one, 10)  # two updates, and two steps that wait
@@ -147,7 +161,7 @@ def test_a_payer_goes_on_from_disk_as_if_nothing_had_happened(tmp_path):
     one.host.save(tmp_path / "alone")
     with pytest.raises(ValueError, match="holds = 'bonus', but here it is 'plug-in'"):
         one.load(tmp_path / "alone")
-    with pytest.raises(ValueError, match=r"share = 0\.3, but here it is None"):
+    with pytest.raises(ValueError, match=r"strength = 0\.3, but here it is None"):
         RewardMixer(HostBonus(FirstVisit(Count(power=0.5)), *SPACES, N), every=4).load(tmp_path / "payer")
 
 

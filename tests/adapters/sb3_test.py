@@ -95,7 +95,7 @@ def test_ppo_trains_and_every_payment_equals_the_host_bonus_s():
 
     rewards = []
     venv = VecMonitor(Recorder([lambda: gymnasium.make("FrozenLake-v1", **LAKE)] * N))
-    whole = BonusVecEnv(venv, bonus(), tau=0.25, every=EVERY)
+    whole = BonusVecEnv(venv, bonus(), coef=0.25, every=EVERY)
     model = PPO("MlpPolicy", whole, n_steps=16, batch_size=24, n_epochs=1, gamma=0.9, seed=0, device="cpu")
     model.learn(96, callback=Watch())
     host = HostBonus(bonus(), *TABLE, N)
@@ -136,7 +136,7 @@ def test_a_monitor_inside_does_not_see_the_bonus_and_modes_choose_the_pay():
 
 
 def test_saved_beside_the_model_and_loaded_it_goes_on_the_same(tmp_path):
-    venvs = [BonusVecEnv(lakes(), bonus(), share=0.3, every=EVERY, seed=s) for s in (0, 5)]
+    venvs = [BonusVecEnv(lakes(), bonus(), strength=0.3, every=EVERY, seed=s) for s in (0, 5)]
     model = PPO("MlpPolicy", venvs[0], n_steps=8, batch_size=24, n_epochs=1, seed=0, device="cpu").learn(72)
     model.save(tmp_path / "model")
     venvs[0].save(tmp_path / "bonus.safetensors")
@@ -179,7 +179,7 @@ def test_channels_first_images_are_turned_for_the_bonus():
 @pytest.mark.parametrize("parts", [False, True], ids=["box", "dict"])
 def test_replay_pays_old_transitions_by_the_present_bonus(parts):
     """Every transition that DQN stored comes out with its true successor and the bonus of the state as it is now."""
-    options = {"bonus": FirstVisit(HashedCount(bits=20)), "tau": 0.5, "every": 4, "horizon": 4}
+    options = {"bonus": FirstVisit(HashedCount(bits=20)), "coef": 0.5, "every": 4, "horizon": 4}
     policy = "MultiInputPolicy" if parts else "MlpPolicy"
     model = DQN(
         policy, DummyVecEnv([lambda: Dots(parts)] * 2), replay_buffer_class=BonusReplayBuffer, buffer_size=64,

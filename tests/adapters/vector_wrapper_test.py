@@ -53,7 +53,7 @@ def spaces():
 
 def test_same_step_equals_the_loop_by_hand():
     expected, host = by_hand_same_step()
-    envs = BonusVectorWrapper(lakes(AutoresetMode.SAME_STEP), bonus(), tau=0.5, every=EVERY)
+    envs = BonusVectorWrapper(lakes(AutoresetMode.SAME_STEP), bonus(), coef=0.5, every=EVERY)
     envs.reset(seed=1)
     ends = 0
     for action, (extrinsic, intrinsic) in zip(actions(), expected, strict=True):

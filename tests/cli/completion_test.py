@@ -60,8 +60,8 @@ def test_the_help_says_how_a_temperature_and_a_strength_go_together(capsys):
     with pytest.raises(SystemExit, match="0"):
         main.main(["train", "--help"])
     told = " ".join(re.sub(r"[^\x20-\x7e]", " ", capsys.readouterr().out).split())
-    assert "temperature of the bonus: 0.01; 1 with --strength, and another one scales that;" in told
-    assert "an episode of full length earns this much of it; with --tau, tau times that" in told
+    assert "bonus coefficient: 0.01; 1.0 with --strength; on control tasks, the paper's value" in told
+    assert "scale the bonus to this total per full-length episode; --bonus-coef multiplies the result" in told
 
 
 def test_bash_completes_commands(capsys, tmp_path):

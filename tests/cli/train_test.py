@@ -118,8 +118,8 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(whole, capsys):
     before = (whole / run_dir.METRICS).read_bytes()
     code, _, err = call(capsys, *SMALL, "--steps", "96k", "--out", whole)
     assert code == 0 and "finished" in err and (whole / run_dir.METRICS).read_bytes() == before
-    code, _, err = call(capsys, *SMALL, "--steps", "96k", "--out", whole, "--tau", "0.5")
-    assert code == 2 and "tau.tau = 0.01, but here it is 0.5" in err and "--out" in err
+    code, _, err = call(capsys, *SMALL, "--steps", "96k", "--out", whole, "--bonus-coef", "0.5")
+    assert code == 2 and "bonus_coef.value = 0.01, but here it is 0.5" in err and "--out" in err
     with run_dir.lock_run_dir(whole):
         code, _, err = call(capsys, *SMALL, "--steps", "96k", "--out", whole)
     assert code == 2 and "Another process is training" in err
@@ -140,7 +140,7 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(whole, capsys):
         (["--set", "n_envs"], "--set takes path=value"),
         (["--set", "iterations=7"], "given by --steps"),
         (["--tensorboard"], 'pip install -e ".[tensorboard]" in the checkout of made'),
-        (["--tau", "nan"], "--tau must be a number of at least 0, got nan."),
+        (["--bonus-coef", "nan"], "--bonus-coef must be a number of at least 0, got nan."),
         (["--strength", "-1"], "--strength must be a number above 0, got -1."),
         (["--bonus", "none", "--first-visit"], "--bonus none pays nothing: leave --first-visit and --strength out."),
     ],
@@ -166,9 +166,9 @@ def test_a_mistake_is_one_clear_line_and_leaves_nothing(capsys, tmp_path, monkey
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"tau": -1.0}, "--tau must be a number of at least 0, got -1."),
-        ({"tau": float("nan")}, "--tau must be a number of at least 0, got nan."),
-        ({"tau": float("inf")}, "--tau must be a number of at least 0, got inf."),
+        ({"bonus_coef": -1.0}, "--bonus-coef must be a number of at least 0, got -1."),
+        ({"bonus_coef": float("nan")}, "--bonus-coef must be a number of at least 0, got nan."),
+        ({"bonus_coef": float("inf")}, "--bonus-coef must be a number of at least 0, got inf."),
         ({"strength": 0.0}, "--strength must be a number above 0, got 0."),
         ({"strength": float("nan")}, "--strength must be a number above 0, got nan."),
         ({"bonus": "none", "strength": 0.4}, "--bonus none pays nothing: leave --first-visit and --strength out."),
@@ -279,7 +279,7 @@ def test_an_empty_place_for_a_bonus_takes_its_name():
 
     for env in ("pendulum_swingup", "DoorKey-5x5"):
         assert agent(env).curiosity is None and agent(env, "agent.curiosity=none").curiosity is None
-        settings = "agent.curiosity=rnd", "agent.curiosity.width=7", "agent.curiosity_tau=0.1"
+        settings = "agent.curiosity=rnd", "agent.curiosity.width=7", "agent.curiosity_coef=0.1"
         assert isinstance(agent(env, *settings).curiosity, RND) and agent(env, *settings).curiosity.width == 7
     with pytest.raises(ValueError, match=r"no bonus 'rmd'\. Did you mean 'rnd'"):
         agent("pendulum_swingup", "agent.curiosity=rmd")
@@ -290,9 +290,11 @@ def test_an_empty_place_for_a_bonus_takes_its_name():
 def test_a_bonus_is_set_by_its_temperature_or_by_its_strength():
     asked = {"env": "DoorKey-5x5", "agent": "uniform", "bonus": "rnd", "steps": "320k"}
     plain, strong = Train(**asked).plan().run, Train(**asked, strength=0.5).plan().run
-    assert (plain.tau.tau, type(plain.bonus).__name__) == (0.01, "RND")
-    assert (strong.tau.tau, strong.bonus.strength, type(strong.bonus.bonus).__name__) == (1.0, 0.5, "RND")
-    both = Train(**asked, tau=0.1, strength=0.5).plan().run
-    assert (both.tau.tau, both.bonus.strength) == (0.1, 0.5), "the strength is that at temperature 1, and tau scales it"
+    assert (plain.bonus_coef.value, type(plain.bonus).__name__) == (0.01, "RND")
+    assert (strong.bonus_coef.value, strong.bonus.strength, type(strong.bonus.bonus).__name__) == (1.0, 0.5, "RND")
+    both = Train(**asked, bonus_coef=0.1, strength=0.5).plan().run
+    assert (both.bonus_coef.value, both.bonus.strength) == (0.1, 0.5), (
+        "the strength is that at coefficient 1, and bonus_coef scales it"
+    )
     first_visit = Train(**asked, first_visit=True, strength=0.5).plan().run.bonus.bonus
     assert (type(first_visit).__name__, type(first_visit.bonus).__name__) == ("FirstVisit", "RND")

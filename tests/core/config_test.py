@@ -184,7 +184,7 @@ def test_equal_settings_have_one_id_and_any_change_another():
         override(run, path, value)
         for path, value in (
             ("bonus.recent.window", "20"),
-            ("tau.c", "1"),
+            ("bonus_coef.c", "1"),
             ("env.family.p", "0.3"),
             ("watches.0.least", "0.9"),
         )
@@ -194,8 +194,8 @@ def test_equal_settings_have_one_id_and_any_change_another():
 
 
 def test_override_keeps_the_kind_of_value():
-    run = override(a_run(), "tau.tau", "2")
-    assert run.tau.tau == 2.0 and type(run.tau.tau) is float
+    run = override(a_run(), "bonus_coef.value", "2")
+    assert run.bonus_coef.value == 2.0 and type(run.bonus_coef.value) is float
     assert override(a_run(), "resets_per_update", "3").resets_per_update == 3
     assert override(override(a_run(), "resets_per_update", "3"), "resets_per_update", "4").resets_per_update == 4
     assert override(a_run(), "env.shuffled", "false").env.shuffled is False
@@ -231,7 +231,7 @@ def test_of_very_many_names_it_says_which_command_has_them():
 
 def test_text_in_an_override_is_never_executed():
     with pytest.raises(ValueError, match="takes a number"):
-        override(a_run(), "tau.tau", "__import__('os').getpid()")
+        override(a_run(), "bonus_coef.value", "__import__('os').getpid()")
 
 
 def test_count_is_a_frozen_configuration():

@@ -89,13 +89,15 @@ def test_schedules_follow_their_formulas():
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (lambda: Constant(-1.0), "Constant takes tau of at least 0, got tau=-1.0"),
+        (lambda: Constant(-1.0), "Constant takes value of at least 0, got value=-1.0"),
         (lambda: Power(1.0, float("nan")), "Power takes c of at least 0, got c=nan"),
-        (lambda: Exponential(float("inf")), "Exponential takes tau of at least 0, got tau=inf"),
+        (lambda: Exponential(float("inf")), "Exponential takes value of at least 0, got value=inf"),
         (lambda: Exponential(1.0, 1.5), "Exponential takes a rho of at most 1, got rho=1.5"),
     ],
 )
 def test_schedules_refuse_what_no_bonus_can_be_paid_at(made, told):
     with pytest.raises(ValueError, match=told):
         made()
-    assert jax.vmap(lambda tau: Constant(tau)(1))(jnp.array([-1.0])).item() == -1.0, "what is traced was checked before"
+    assert jax.vmap(lambda value: Constant(value)(1))(jnp.array([-1.0])).item() == -1.0, (
+        "what is traced was checked before"
+    )

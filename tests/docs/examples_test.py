@@ -93,7 +93,7 @@ def test_own_bonus_explores_where_the_greedy_agent_does_not(capsys):
 
 def test_bonus_from_numpy_sees_the_whole_lake(capsys):
     found = run_example("bonus_from_numpy")
-    assert "tau = 1: 64 of 64 cells" in capsys.readouterr().out
+    assert "coef = 1: 64 of 64 cells" in capsys.readouterr().out
     assert found[1.0]["cells"] == 64 > found[0.0]["cells"]
     assert found[1.0]["goals"] > 0
 

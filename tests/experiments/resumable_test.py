@@ -106,13 +106,13 @@ def test_wandb_has_the_means_and_each_seed_and_goes_on_with_its_page(tmp_path, m
 
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
     for _ in range(2):
-        log = loggers.WandB("project", "name", tmp_path, {"tau": 1})
+        log = loggers.WandB("project", "name", tmp_path, {"bonus_coef": 1})
         log.write(LINES)
         log.sync()
         log.close()
     what, step = logged[0]
     assert step == 128 and what["return"] == 0.75 and what["seed1/return"] == 1.0 and "seed0/length" not in what
-    assert begun[0]["id"] == begun[1]["id"] and begun[0]["config"] == {"tau": 1}
+    assert begun[0]["id"] == begun[1]["id"] and begun[0]["config"] == {"bonus_coef": 1}
 
 
 def test_an_extra_that_is_not_installed_is_named_with_its_fix(tmp_path, monkeypatch):

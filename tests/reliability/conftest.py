@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from made.training.checkpoint_file import write_atomic
+from made.core.safe_files import write_atomic
 from made.training.provenance import provenance
 
 

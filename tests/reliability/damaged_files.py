@@ -133,7 +133,12 @@ def _forged_manifests() -> Iterator[Damage]:
         says = "version 99" if name == "version" else ""
         yield Damage(f"a manifest with {name} = {x!r}", lambda out, of={name: x}: changed(out, **of), "skipped", says)
     yield Damage("a manifest of another update", lambda out: changed(out, update=1), "skipped", "which run and update")
-    yield Damage("a checkpoint of other settings", lambda out: changed(out, configuration={"tau": 1}), "refused", "tau")
+    yield Damage(
+        "a checkpoint of other settings",
+        lambda out: changed(out, configuration={"bonus_coef": 1}),
+        "refused",
+        "bonus_coef",
+    )
     other = "written by another version of the code"
     first = lambda held: min(held)  # noqa: E731
     arrays: dict[str, Callable[[checkpoint_file.Arrays], checkpoint_file.Arrays]] = {
@@ -181,12 +186,12 @@ def _runs() -> Iterator[Damage]:
         content = text.encode("utf-8", "surrogateescape")
         write = lambda out, content=content: (out / run_dir.RUN).write_bytes(content)  # noqa: E731
         yield Damage(f"a run.json that is {name}", write, "refused", "run.json is damaged")
-    yield Damage("a run.json of other settings", _other_settings, "refused", "tau")
+    yield Damage("a run.json of other settings", _other_settings, "refused", "bonus_coef")
 
 
 def _other_settings(out: Path) -> None:
     run = json.loads((out / run_dir.RUN).read_text())
-    run["configuration"] |= {"tau": {"class": "Constant", "tau": 9.0}, "n_envs": 77, "unroll": 5}
+    run["configuration"] |= {"bonus_coef": {"class": "Constant", "value": 9.0}, "n_envs": 77, "unroll": 5}
     (out / run_dir.RUN).write_text(json.dumps(run))
 
 

@@ -162,7 +162,7 @@ def test_a_hostile_file_is_refused_and_runs_nothing(kind, tmp_path, watcher, mon
         with pytest.warns(UserWarning, match="000000007"):
             assert checkpoint.newest(kept) is None
         with pytest.raises(ValueError, match="damaged"):
-            run_dir.read_run(out, {"tau": 1})
+            run_dir.read_run(out, {"bonus_coef": 1})
         assert run_dir.truncate_metrics(out / run_dir.METRICS, 100) == 0
     assert not [event for event in watcher.events if event[0] != "open"] and not (tmp_path / "ran").exists()
 
@@ -365,7 +365,7 @@ def test_arrays_of_a_results_folder_that_lie_are_named_and_skipped(tmp_path, wat
         "agent.__class__=os.system",
         "__class__.__init__=0",
         "agent.layout.memory=__import__('os').system('touch ran')",
-        "tau.tau=(lambda: 0)()",
+        "bonus_coef.value=(lambda: 0)()",
         "bonus.cover.fit=Fit(1)",
         "env.maker.size=open('ran','w')",
         "agent.discount=" + "(" * 500,

@@ -99,13 +99,13 @@ OUT_OF_RANGE = {
         "learning_rate": (-1.0,),
         "alpha": (0.0, -1.0),
         "alpha_rate": (-1.0,),
-        "tau": (-0.1, 2.0),
-        "encoder_tau": (-0.1, 2.0),
+        "polyak": (-0.1, 2.0),
+        "encoder_polyak": (-0.1, 2.0),
     },
 }
 EDGES = {
     Dreamer: ({"discount": 1, "lam": 0, "model_rate": 0.0, "free_nats": 0, "clip": float("inf")}, {"lam": 1.0}),
-    RAD: ({"discount": 0.0, "tau": 1, "learning_rate": 0, "alpha": 1e-3}, {"encoder_tau": 0.0}),
+    RAD: ({"discount": 0.0, "polyak": 1, "learning_rate": 0, "alpha": 1e-3}, {"encoder_polyak": 0.0}),
 }
 
 

@@ -29,7 +29,7 @@ from made.core import Space, Spec, Transition
 from made.core.schedules import Constant
 from made.training import dreamer_video, sharding, train_loop
 from made.training.backends import async_stepper, control_learner, control_tasks
-from made.training.bonus_coefs import DREAMER, dreamer_temperature
+from made.training.bonus_coefs import DREAMER, dreamer_bonus_coef
 from made.training.control_config import DreamerConfig
 from made.training.replay import ReplayBuffer
 from made.training.sequence_buffer import SequenceBuffer
@@ -77,9 +77,9 @@ def test_updates_come_many_at_a_time_as_in_dreamer_v1():
     due = {t: run.due(t) for t in range(1, 4001) if run.due(t)[0]}
     assert due == {2500: (100, 2500), 3000: (100, 500), 3500: (100, 500), 4000: (100, 500)}
     assert (run.batch, run.replay.length, run.task.size, run.task.stack, run.task.repeat) == (50, 50, 64, 1, 2)
-    assert float(run.tau(1)) == pytest.approx(0.01)
+    assert float(run.bonus_coef(1)) == pytest.approx(0.01)
     slow = build_control.build("quadruped_run", "dreamer", "re3", False, None, None, ("batch=10",))
-    assert (slow.seed_steps, slow.train_every) == (1250, 250) and float(slow.tau(10**6)) == pytest.approx(0.1)  # type: ignore[union-attr]
+    assert (slow.seed_steps, slow.train_every) == (1250, 250) and float(slow.bonus_coef(10**6)) == pytest.approx(0.1)  # type: ignore[union-attr]
     assert slow.bonus.bonus.bonus.capacity == 500, "the neighbours are the batch"  # type: ignore[union-attr]
 
 
@@ -245,7 +245,7 @@ def test_a_film_shows_truth_model_and_difference_side_by_side(tmp_path):
     assert all(float(line["paid"]) > 2 for line in told) and len({line["imagined"] for line in told}) > 1
 
 
-def test_the_temperatures_are_the_papers_for_dreamer():
+def test_the_bonus_coefs_are_the_papers_for_dreamer():
     assert DREAMER == {
         "cartpole_swingup_sparse": 0.5,
         "cheetah_run_sparse": 0.5,
@@ -254,9 +254,9 @@ def test_the_temperatures_are_the_papers_for_dreamer():
         "pendulum_swingup": 0.01,
         "quadruped_run": 0.0005,
     }
-    tau = lambda *names: float(dreamer_temperature(*names)(10**6))  # noqa: E731
-    assert tau("walker_run_sparse", "rnd-at-made") == pytest.approx(0.01) and tau("hopper_hop", "none") == 0
-    assert tau("quadruped_run", "re3") == pytest.approx(0.1) and tau("finger_spin", "made") == 0.5
+    coef = lambda *names: float(dreamer_bonus_coef(*names)(10**6))  # noqa: E731
+    assert coef("walker_run_sparse", "rnd-at-made") == pytest.approx(0.01) and coef("hopper_hop", "none") == 0
+    assert coef("quadruped_run", "re3") == pytest.approx(0.1) and coef("finger_spin", "made") == 0.5
 
 
 GRID = ["--env", "Empty-5x5", "--agent", "dreamer"]
@@ -269,7 +269,7 @@ REFUSED = {
     "streams": ([*CONTROL, "--set", "replay.steps.streams=2"], "replay.steps.streams and .* must be 1, got 2 and 1"),
     "a gate": ([*CONTROL, "--first-visit"], "--first-visit and --strength are for"),
     "a misspelt grid": (["--env", "Emty-5x5", "--agent", "dreamer"], "no task 'Emty-5x5'. Did you mean 'Empty-5x5'"),
-    "a strength on a grid": ([*GRID, "--strength", "1"], "give Dreamer a --tau"),
+    "a strength on a grid": ([*GRID, "--strength", "1"], "give Dreamer a --bonus-coef"),
     "a hosted grid": (["--env", "gym:Empty-5x5", "--agent", "dreamer"], "compiled environments and on control tasks"),
     "uneven updates of a grid": ([*GRID, "--set", "updates=7"], "updates=7 updates takes its share of run.unroll=50"),
 }

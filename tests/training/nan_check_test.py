@@ -151,11 +151,20 @@ def test_a_lock_goes_with_the_process_that_is_killed(tmp_path):
 
 
 def test_every_setting_that_differs_is_listed(tmp_path):
-    here = {"n_envs": 4, "tau": {"class": "Constant", "tau": 0.1}, "agent": {"class": "A", "rate": 1.0, "size": 2}}
-    there = {"n_envs": 8, "tau": {"class": "Linear", "first": 0.1}, "agent": {"class": "A", "rate": 0.5, "size": 2}}
+    here = {
+        "n_envs": 4,
+        "bonus_coef": {"class": "Constant", "value": 0.1},
+        "agent": {"class": "A", "rate": 1.0, "size": 2},
+    }
+    there = {
+        "n_envs": 8,
+        "bonus_coef": {"class": "Linear", "first": 0.1},
+        "agent": {"class": "A", "rate": 0.5, "size": 2},
+    }
     run_dir.write_run(tmp_path, {"configuration": there, "sessions": []})
     told = (
-        r"n_envs = 8, but here it is 4; tau = 'Linear', but here it is 'Constant'; agent\.rate = 0\.5, but here it is"
+        r"n_envs = 8, but here it is 4; bonus_coef = 'Linear', but here it is 'Constant'; "
+        r"agent\.rate = 0\.5, but here it is"
     )
     with pytest.raises(ValueError, match=rf"run\.json was saved with {told} 1\.0: they must be equal\. Give another"):
         run_dir.read_run(tmp_path, here)

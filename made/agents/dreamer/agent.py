@@ -91,7 +91,7 @@ class Dreamer(Agent):
     ends: bool = eqx.field(static=True, default=False)
     ends_scale: float = 10.0
     curiosity: Bonus | None = None
-    curiosity_tau: float = 1.0
+    curiosity_coef: float = 1.0
 
     def __check_init__(self):
         check_bonus(self.curiosity)
@@ -187,7 +187,7 @@ class Dreamer(Agent):
         reward, discounts = world.reward(features), world.discounts(features, self.discount)
         if self.curiosity is not None:
             path = imagined_latents(start.features, features, actions, world.action)
-            reward += self.curiosity_tau * self.curiosity.reward(state.curiosity, path)
+            reward += self.curiosity_coef * self.curiosity.reward(state.curiosity, path)
         values = state.value(features, self.layout.dtype)[..., 0]
         returns = lambda_returns(reward[:-1], discounts[:-1], values[1:], self.lam)
         weights = jnp.cumprod(jnp.concatenate([jnp.ones_like(discounts[:1]), discounts[:-2]]), 0) * live

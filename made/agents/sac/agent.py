@@ -13,7 +13,7 @@ from made.core import Agent, Metrics, Spec, trees
 from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, SHARE, check_numbers
 
 RANGES = {
-    SHARE: ("discount", "tau", "encoder_tau"),
+    SHARE: ("discount", "polyak", "encoder_polyak"),
     AT_LEAST_ZERO: ("learning_rate", "alpha_rate"),
     ABOVE_ZERO: ("alpha",),  # its logarithm is what learns
 }
@@ -49,8 +49,8 @@ class RAD(Agent):
     learning_rate: float = 2e-4  # of actor and critic
     alpha: float = 0.1  # at the start
     alpha_rate: float = 1e-3
-    tau: float = 0.01  # share of the online heads in each step of the target's
-    encoder_tau: float = 0.05  # the same of convolutions and trunk
+    polyak: float = 0.01  # share of the online heads in each step of the target's
+    encoder_polyak: float = 0.05  # the same of convolutions and trunk
     delay: int = eqx.field(static=True, default=2)
 
     def __check_init__(self):
@@ -164,12 +164,12 @@ class RAD(Agent):
         return state, {"actor_objective": loss, "entropy": -log_prob.mean()}
 
     def follow(self, target: Critic, critic: Critic) -> Critic:
-        """target + tau (critic - target): `encoder_tau` for convolutions and trunk, `tau` for the heads."""
+        """target + polyak (critic - target): `encoder_polyak` for convolutions and trunk, `polyak` for the heads."""
         move = lambda rate: lambda old, new: old + rate * (new - old)  # noqa: E731
         encoder = jax.tree.map(
-            move(self.encoder_tau), (target.convolutions, target.trunk), (critic.convolutions, critic.trunk)
+            move(self.encoder_polyak), (target.convolutions, target.trunk), (critic.convolutions, critic.trunk)
         )
-        return Critic(encoder[0], encoder[1], jax.tree.map(move(self.tau), target.heads, critic.heads))
+        return Critic(encoder[0], encoder[1], jax.tree.map(move(self.polyak), target.heads, critic.heads))
 
 
 class PhasedRAD(RAD):

@@ -1,4 +1,4 @@
-"""Figure 8: RAD with each bonus on DeepMind Control, at the paper's temperatures and at tuned ones."""
+"""Figure 8: RAD with each bonus on DeepMind Control, at the paper's bonus coefficients and at tuned ones."""
 
 from collections.abc import Callable, Iterator
 
@@ -19,8 +19,8 @@ def trials(scale: Scale) -> dict[str, Trial]:
     for task, budget in shared.BUDGETS[shared.named(scale)].items():
         for method in (m for m in budget.methods if m != "re3/printed" or shared.has_printed(task)):
             found[f"{task}/{method}"] = shared.run_of(task, method, scale, budget.report, budget.every)
-        for method, tau in shared.chosen(task, scale).items():
-            run = shared.run_of(task, method, scale, budget.report, budget.every, tau)
+        for method, bonus_coef in shared.chosen(task, scale).items():
+            run = shared.run_of(task, method, scale, budget.report, budget.every, bonus_coef)
             found[f"{task}/tuned/{method}"] = run
     return found
 
@@ -29,14 +29,14 @@ def draw(table: Table) -> list[PaperFigure]:
     what = "RAD from pixels" if shared.from_pixels(table) else "Soft actor-critic from states"
     read = f"Return of {episodes(table)} episodes by the mean action, against steps of the environment; dotted: the threshold."
     printed = "pendulum_swingup/re3/printed" in table.labels()
-    more = " RE3, printed: at the paper's temperature; RE3: at its authors'." * printed
+    more = " RE3, printed: at the paper's bonus coefficient; RE3: at its authors'." * printed
     plain = [label for label in table.labels() if "/tuned/" not in label]
-    text = f"{what} with each bonus, at the paper's temperatures. {read}{more}{shared.circles(table, plain)}"
+    text = f"{what} with each bonus, at the paper's bonus coefficients. {read}{more}{shared.circles(table, plain)}"
     drawn = [_figure(table, plain, "dmc", text)] if plain else []
     searched = {label.split("/")[0] for label in table.labels() if "/tuned/" in label}
     tuned = [one for one in table.labels() if "/tuned/" in one or one.removesuffix("/none") in searched]
     if tuned:
-        text = f"{what} with each bonus at the temperature that was chosen for it on other seeds, among the same for all. {read}{shared.circles(table, tuned)}"
+        text = f"{what} with each bonus at the bonus coefficient that was chosen for it on other seeds, among the same for all. {read}{shared.circles(table, tuned)}"
         drawn.append(_figure(table, tuned, "dmc_tuned", text))
     return drawn
 
@@ -91,7 +91,15 @@ def episodes(table: Table) -> int:
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    header = ["task", "method", "tau", "steps", "steps to the threshold", "return over the run", "return at the end"]
+    header = [
+        "task",
+        "method",
+        "bonus coef.",
+        "steps",
+        "steps to the threshold",
+        "return over the run",
+        "return at the end",
+    ]
     named = lambda task: f"{task} (threshold {shared.threshold(task):.0f})"  # noqa: E731
     return [("Every method", header, list(rows(table, named, lambda one: [shared.to_reach(table, one).say(rng())])))]
 
@@ -99,13 +107,13 @@ def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
 def rows(
     table: Table, named: Callable[[str], str], more: Callable[[str], list[str]] = lambda one: []
 ) -> Iterator[list[str]]:
-    """Each method on each task: tau, the length of its runs, `more` of its label, and its returns."""
+    """Each method on each task: the bonus coefficient, the length of its runs, `more` of its label, and its returns."""
     for task in shared.tasks(table):
         for method in shared.methods(table, task):
             one = f"{task}/{method}"
-            tau = table.runs(one)[0]["description"]["tau"]["tau"]
+            bonus_coef = table.runs(one)[0]["description"]["bonus_coef"]["value"]
             each = [spread(read(table, one)) for read in (shared.average, shared.final)]
-            yield [named(task), method, f"{tau:g}", shared.length(table, one), *more(one), *each]
+            yield [named(task), method, f"{bonus_coef:g}", shared.length(table, one), *more(one), *each]
 
 
 def spread(values: np.ndarray) -> str:
@@ -120,7 +128,7 @@ EXPERIMENT = Experiment(
     title="RAD on DeepMind Control",
     about=(
         "Soft actor-critic on random crops (from states at scale small), batches of 512 from a replay of 100,000 steps "
-        "(small: 128 of 15,000), one update an action, repeat 2 (quadruped 4). Temperatures are the paper's for each task; RE3 as its "
+        "(small: 128 of 15,000), one update an action, repeat 2 (quadruped 4). Bonus coefficients are the paper's for each task; RE3 as its "
         "authors start it, and on Pendulum also at the paper's 0.05; `tuned/` is what `dmc_search` chose. Controls: the "
         "released MADE, and the covers of both forms of MADE alone, paid as much as these would pay in all. Scale gpu multiplies in bfloat16 and draws coarser shadows."
     ),

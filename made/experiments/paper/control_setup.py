@@ -1,4 +1,4 @@
-"""What the control experiments share: tasks, methods, temperatures, budgets, and how a curve is read.
+"""What the control experiments share: tasks, methods, bonus coefficients, budgets, and how a curve is read.
 
 All lengths and axes are in steps of the environment: actions times repeat. What is drawn and judged is the evaluation
 at the end of each row: episodes of 1000 steps by the mean action, ten of them at scales `small` and `paper`, five at
@@ -24,7 +24,7 @@ from made.experiments.statistics import CensoredTimes, time_to_threshold
 from made.experiments.store.partial_runs import progress_text
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Table
-from made.training.bonus_coefs import TEMPERATURES, temperature
+from made.training.bonus_coefs import BONUS_COEFS, bonus_coef_for
 from made.training.control_config import ControlConfig, control_config
 
 # The six tasks, and what RAD+RE3 has after 500K steps in its authors' own data: mean of 5 seeds.
@@ -39,12 +39,20 @@ PUBLISHED_RE3 = {
 TASKS = tuple(PUBLISHED_RE3)
 LEVEL = 0.8  # a task is reached at this share of that return
 PAPER_STEPS = 500_000
-PRINTED_RE3 = 0.05  # the paper's tau of RE3 on every task; its authors' scripts have 0.25 on pendulum_swingup
+PRINTED_RE3 = 0.05  # the paper's coefficient of RE3 on every task; its authors' scripts have 0.25 on pendulum_swingup
 LAST = 3  # evaluations that make up the return at the end
 
 METHODS = ("none", "icm", "rnd", "re3", "re3/printed", "re3-released", "made", "made-released", "rnd-at-made")
 METHODS += ("cover-at-made",)
-TUNED = ("icm", "rnd", "re3", "made", "made-released", "rnd-at-made", "cover-at-made")  # whatever has a temperature
+TUNED = (
+    "icm",
+    "rnd",
+    "re3",
+    "made",
+    "made-released",
+    "rnd-at-made",
+    "cover-at-made",
+)  # whatever has a bonus coefficient
 CHOSEN = Path(__file__).with_name("control_search_results.json")  # what `dmc_search` chose, by scale, task and method
 COLUMNS = ("frames", "return", "eval_return", "bonus", "bonus_strength", "intrinsic_return", "entropy", "alpha")
 COLUMNS += ("critic_loss", "value", "factor/level", "factor/mean", "factor/log_std", "frames_per_second")
@@ -69,7 +77,7 @@ class Setting(NamedTuple):
 
     agent: str  # rad: from pixels, sac: from states
     seeds: int
-    taus: tuple[float, ...]  # that each method is tried at in the search
+    bonus_coefs: tuple[float, ...]  # that each method is tried at in the search
     run: dict[str, Any] = {}  # fields of the run  # noqa: RUF012
     layout: dict[str, Any] = {}  # sizes of the agent's networks  # noqa: RUF012
     capacity: int = 100_000  # steps that the replay, and RE3's memory, hold
@@ -108,11 +116,13 @@ def named(scale: Scale) -> str:
     return scale.value if scale.value in BUDGETS else "small"
 
 
-def run_of(task: str, method: str, scale: Scale, steps: int, every: int, tau: float | None = None) -> ControlConfig:
-    """One configuration: RAD or SAC with a bonus, at the task's temperature for it unless another is given."""
+def run_of(
+    task: str, method: str, scale: Scale, steps: int, every: int, bonus_coef: float | None = None
+) -> ControlConfig:
+    """One configuration: RAD or SAC with a bonus, at the task's bonus coefficient for it unless another is given."""
     setting, bonus = SETTINGS[named(scale)], method.removesuffix("/printed")
-    tau = PRINTED_RE3 if method == "re3/printed" else tau
-    run = control_config(task, setting.agent, bonus, at_temperature(temperature(task, bonus), tau))
+    bonus_coef = PRINTED_RE3 if method == "re3/printed" else bonus_coef
+    run = control_config(task, setting.agent, bonus, with_coef(bonus_coef_for(task, bonus), bonus_coef))
     control = dataclasses.replace(run.task, **setting.task)
     agent = dataclasses.replace(run.agent, layout=dataclasses.replace(run.agent.layout, **setting.layout))
     capacity = min(setting.capacity, steps // control.repeat)  # what is never filled need not be held
@@ -128,9 +138,9 @@ def run_of(task: str, method: str, scale: Scale, steps: int, every: int, tau: fl
     )
 
 
-def at_temperature(schedule: Schedule, tau: float | None) -> Schedule:
-    """The same schedule from another temperature on."""
-    return schedule if tau is None else dataclasses.replace(schedule, tau=tau)
+def with_coef(schedule: Schedule, bonus_coef: float | None) -> Schedule:
+    """The same schedule from another coefficient on."""
+    return schedule if bonus_coef is None else dataclasses.replace(schedule, value=bonus_coef)
 
 
 def sized(bonus: Any, capacity: int, width: int) -> Any:
@@ -152,7 +162,7 @@ def sized(bonus: Any, capacity: int, width: int) -> Any:
 
 
 def chosen(task: str, scale: Scale) -> dict[str, float]:
-    """The temperature that the search of this scale chose for each method; empty where there was none."""
+    """The bonus coefficient that the search of this scale chose for each method; empty where there was none."""
     return read(CHOSEN).get(named(scale), {}).get(task, {})
 
 
@@ -234,5 +244,5 @@ def look(method: str) -> str:
 
 
 def has_printed(task: str) -> bool:
-    """Whether the paper's temperature of RE3 differs from its authors' on this task."""
-    return TEMPERATURES[task]["re3"] != PRINTED_RE3
+    """Whether the paper's bonus coefficient of RE3 differs from its authors' on this task."""
+    return BONUS_COEFS[task]["re3"] != PRINTED_RE3

@@ -3,7 +3,7 @@
 The paper gives neither its threshold nor its way of averaging, so these are ours: a task is reached at 0.8 of what
 RAD+RE3's own data have at 500K steps; a seed that never gets there counts with the whole budget; the gain on a task is
 the mean steps of a method over those of MADE, and the gain is the mean over tasks. MADE is the better of `made`, whose
-density is one, and `made-released`, what the authors' code computes. Temperatures are the paper's. Runs from states
+density is one, and `made-released`, what the authors' code computes. Bonus coefficients are the paper's. Runs from states
 are shown and never judged: the paper's are from pixels.
 """
 
@@ -175,7 +175,7 @@ def faster(table: Table) -> Verdict:
     said = [f"{m} {found[m] or none(m)} (printed {x})" for m, x in GAINS.items()]
     tuned = {method: gain_over(table, method, tuned=True) for method in GAINS}
     if any(tuned.values()):
-        said.append("each at its own tuned temperature: " + ", ".join(f"{m} {x}" for m, x in tuned.items() if x))
+        said.append("each at its own tuned bonus coefficient: " + ", ".join(f"{m} {x}" for m, x in tuned.items() if x))
     drq = ", ".join(f"{task} {x}" for task, x in PUBLISHED_DRQ.items())
     told = f"steps over MADE's: {'; '.join(said)}. CURL and DrQ were not run; DrQ's published returns at 500K: {drq}"
     lack = lacking(table, shared.TASKS, tuple(GAINS))
@@ -315,7 +315,7 @@ def consistent(table: Table) -> Verdict:
 def density_adds(table: Table) -> Verdict:
     """Claim 36: the released MADE is above its own cover paid at its scale, over the whole run, on every task.
 
-    That pair is judged, for the paper's temperatures were found with it; `made` beside its own cover is told.
+    That pair is judged, for the paper's bonus coefficients were found with it; `made` beside its own cover is told.
     """
     pairs = ("made-released", "rnd-at-made"), ("made", "cover-at-made")
     judged_by, beside = (_over_their_covers(table, pair) for pair in pairs)

@@ -1,4 +1,4 @@
-"""Figure 10: Dreamer with each bonus on DeepMind Control, at the paper's temperatures."""
+"""Figure 10: Dreamer with each bonus on DeepMind Control, at the paper's bonus coefficients."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -95,7 +95,7 @@ SETTINGS = {
 
 
 def run_of(task: str, method: str, scale: Scale, budget: Budget) -> DreamerConfig:
-    """One configuration: Dreamer with a bonus, at the task's temperature for it."""
+    """One configuration: Dreamer with a bonus, at the task's bonus coefficient for it."""
     setting, run = SETTINGS[shared.named(scale)], dreamer_config(task, method)
     for path, value in (text.split("=") for text in setting.settings):
         run = override(run, path, value)
@@ -157,7 +157,7 @@ def draw(table: Table) -> list[PaperFigure]:
     plots.legend(fig)
     what = "Dreamer from pixels" if shared.from_pixels(table) else "Dreamer from states"
     text = (
-        f"{what} with each bonus, at the paper's temperatures. Return of {control_returns.episodes(table)} episodes by the mode, "
+        f"{what} with each bonus, at the paper's bonus coefficients. Return of {control_returns.episodes(table)} episodes by the mode, "
         "without noise, against steps of the environment; dotted: what Dreamer+RE3 published at 500K."
         f"{shared.circles(table, table.labels())}"
     )
@@ -169,7 +169,7 @@ def draw(table: Table) -> list[PaperFigure]:
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    header = ["task", "method", "tau", "steps", "return over the run", "return at the end"]
+    header = ["task", "method", "bonus coef.", "steps", "return over the run", "return at the end"]
     named = lambda task: f"{task} (Dreamer+RE3 published {PUBLISHED_RE3[task]})"  # noqa: E731
     return [("Every method", header, list(control_returns.rows(table, named)))]
 
@@ -182,7 +182,7 @@ EXPERIMENT = Experiment(
         "Dreamer v1 on pictures of 64 x 64: 5000 steps at random, 100 updates, then 100 for every 1000 steps, on 50 windows of "
         "50. The reward head learns what r + tau b pays. At scale small from states, with small networks, 400 updates for every "
         "1000 steps on 16 windows of 20, and a KL of which half a nat is free and that counts a tenth. "
-        "Temperatures are the paper's for each task. Controls: the released MADE, and RND paid at the scale of the "
+        "Bonus coefficients are the paper's for each task. Controls: the released MADE, and RND paid at the scale of the "
         "released MADE. Scale gpu multiplies in bfloat16."
     ),
     trials=trials,

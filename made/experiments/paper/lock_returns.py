@@ -48,7 +48,7 @@ def trials(scale: Scale) -> dict[str, Trial]:
                 runs[label(setting, algorithm, method)] = lock_setup.lock_run(setting, agent, bonus, **record)
         unpaid = bonuses(setting, windows(scale))["hoeffding"]
         for method, agent in floors(setting).items():
-            runs[label(setting, "vi", method)] = lock_setup.lock_run(setting, agent, unpaid, tau=0.0, **record)
+            runs[label(setting, "vi", method)] = lock_setup.lock_run(setting, agent, unpaid, bonus_coef=0.0, **record)
     return runs
 
 

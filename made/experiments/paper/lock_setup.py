@@ -89,7 +89,7 @@ def lock_run(
     bonus: Bonus,
     every: int,
     probes: tuple[Probe, ...],
-    tau: float = 1.0,
+    bonus_coef: float = 1.0,
     shuffled: bool = True,
 ) -> RunConfig:
     """One iteration is one episode: s_0 and then one state of each of the H columns."""
@@ -98,7 +98,7 @@ def lock_run(
         env,
         agent,
         bonus,
-        Constant(tau),
+        Constant(bonus_coef),
         unroll=setting.H + 1,
         iterations=setting.episodes,
         every=every,

@@ -194,7 +194,15 @@ def _curve(ax, table: Table, task: str, method: str) -> None:
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    header = ["task", "method", "B", "learning rate", "frames to solve", "return at the end", "strength at the end"]
+    header = [
+        "task",
+        "method",
+        "strength",
+        "learning rate",
+        "frames to solve",
+        "return at the end",
+        "strength at the end",
+    ]
     rows = []
     for task in shared.tasks(table):
         for method in shared.methods(table, task):

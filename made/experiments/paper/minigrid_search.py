@@ -57,7 +57,7 @@ def draw(table: Table) -> list[PaperFigure]:
     names = shared.tasks(table)
     fig, axes = plots.figure(len(names), 2, height=2.4)
     for row, task in zip(axes, names, strict=True):
-        at = "strength B" if task == names[-1] else ""
+        at = "strength" if task == names[-1] else ""
         for ax, read, told in zip(row, (_frames, _end), ("million frames to solve", "return at the end"), strict=True):
             _panel(ax, table, task, read)
             plots.title(ax, task, x=at, y=told)
@@ -105,7 +105,7 @@ def _panel(ax, table: Table, task: str, read) -> None:
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    header = ["task", "method", "B", "learning rate", "million frames to solve, each seed", "return at the end"]
+    header = ["task", "method", "strength", "learning rate", "million frames to solve, each seed", "return at the end"]
     rows = []
     for one in table.labels():
         task, method, strength, rate = parts(one)
@@ -121,7 +121,7 @@ EXPERIMENT = Experiment(
     figure="fig:minigrid_result",
     title="The search for settings on MiniGrid",
     about=(
-        "Every method, gated and ungated, at the same four strengths B = tau x mean bonus x clock and the same "
+        "Every method, gated and ungated, at the same four strengths (bonus coefficient x mean bonus x time limit) and the same "
         "learning rates (two on the first two tasks, the better of them on the others), on seeds that the report does not use. The strength is set by calibration over the first 300 "
         "updates and fixed from then on."
     ),

@@ -1,7 +1,7 @@
 """What the MiniGrid experiments share: tasks, methods, budgets, and when a task counts as solved.
 
 Bonuses are compared at equal strength. A prototype had shown that the coefficient, the learning rate and the gate each
-matter more than the name of the bonus, so every method is tried at the same strengths B = tau x mean bonus x clock
+matter more than the name of the bonus, so every method is tried at the same strengths (bonus coefficient x mean bonus x time limit)
 (`Calibrated` sets them) and the same learning rates on seeds of its own (`minigrid_search`), and reported at what did
 best there on others (`minigrid`).
 """

@@ -301,19 +301,19 @@ def test_the_actor_climbs_through_the_imagined_dynamics(point):
     rng, live = np.random.default_rng(1), jnp.ones(40, bool).at[:5].set(False)
     start = Latent(*(jnp.asarray(rng.normal(size=(40, n)), jnp.float32) for n in (6, 3)))
 
-    def loss(actor, state, tau):
-        paid = dataclasses.replace(agent, curiosity_tau=tau)
+    def loss(actor, state, coef):
+        paid = dataclasses.replace(agent, curiosity_coef=coef)
         return paid.actor_loss(actor, state, start, live, jax.random.key(3))
 
     # What an action does to later ones is left out by design: an actor that looks at nothing has nothing left out.
     blind = eqx.tree_at(lambda a: a.net.layers[0].weight, state.actor, replace_fn=jnp.zeros_like)
     climb, slopes = quick(jax.value_and_grad(loss, has_aux=True)), []
-    for tau in (0.0, 1.0):
-        _, gradient = climb(blind, state, tau)
+    for coef in (0.0, 1.0):
+        _, gradient = climb(blind, state, coef)
         norm = math.sqrt(sum(float((x**2).sum()) for x in jax.tree.leaves(gradient)))
         steps = [jax.tree.map(lambda x, g, by=by / norm: x + by * g, blind, gradient) for by in (0.005, -0.005)]
-        above, below = (float(climb(actor, state, tau)[0][0]) for actor in steps)
-        assert norm > 1e-3 and np.isclose((above - below) / 0.01, norm, rtol=0.02), tau
+        above, below = (float(climb(actor, state, coef)[0][0]) for actor in steps)
+        assert norm > 1e-3 and np.isclose((above - below) / 0.01, norm, rtol=0.02), coef
         slopes.append(np.concatenate([np.ravel(x) for x in jax.tree.leaves(gradient)]))
     assert np.abs(slopes[1] - slopes[0]).max() > 0.1 * np.abs(slopes[0]).max(), "the bonus has a slope of its own"
     deaf = eqx.tree_at(lambda w: w.rssm.inputs.weight, state.world, replace_fn=lambda x: x.at[3:].set(0.0))
@@ -516,7 +516,7 @@ def test_an_update_keeps_the_kind_of_its_state_and_a_bonus_pays_in_imagination(g
     assert shapes(after) == shapes(state) and leaves_are_arrays(after) and int(after.k) == 1
     assert all(np.isfinite(x) and x.shape == () for x in metrics.values())
     assert np.isclose(metrics["reward"], batch.reward.mean()) and not equal(after.curiosity, state.curiosity)
-    unpaid = updated(state, curiosity_tau=0.0)[1]
+    unpaid = updated(state, curiosity_coef=0.0)[1]
     assert float(metrics["dream/reward"]) > float(unpaid["dream/reward"]) + 0.01
     assert np.isclose(metrics["model_loss"], unpaid["model_loss"])
 
@@ -588,7 +588,7 @@ def test_what_cannot_be_is_refused():
 V1 = {"horizon": 15, "discount": 0.99, "lam": 0.95, "free_nats": 3.0, "kl_scale": 1.0, "clip": 100.0, "noise": 0.3}
 V1 |= {"model_rate": 6e-4, "actor_rate": 8e-5, "value_rate": 8e-5, "noise_half": 0.0, "noise_least": 0.0}
 V1 |= {"ends": False, "ends_scale": 10.0}
-NOT_OF_V1 = {"entropy": 0.0, "reinforce": 0.0, "curiosity": None, "curiosity_tau": 1.0}
+NOT_OF_V1 = {"entropy": 0.0, "reinforce": 0.0, "curiosity": None, "curiosity_coef": 1.0}
 V1_LAYOUT = {"stoch": 30, "deter": 200, "hidden": 200, "units": 400, "depth": 32, "reward": 2, "ends": 3, "value": 3}
 V1_LAYOUT |= {"actor": 4}
 NOT_OF_V1_LAYOUT = {"spread": 0.1, "view": "", "precision": "float32"}

@@ -191,7 +191,7 @@ def test_alpha_moves_towards_the_entropy_that_is_asked_for():
 
 def test_the_settings_are_those_of_the_release():
     agent, layout = RAD(), Layout()
-    rates = (agent.discount, agent.learning_rate, agent.alpha, agent.alpha_rate, agent.tau, agent.encoder_tau)
+    rates = (agent.discount, agent.learning_rate, agent.alpha, agent.alpha_rate, agent.polyak, agent.encoder_polyak)
     assert rates == (0.99, 2e-4, 0.1, 1e-3, 0.01, 0.05) and agent.delay == 2
     assert (layout.channels, layout.features, layout.width, layout.depth, layout.crop) == (32, 50, 1024, 2, 84)
 
@@ -345,7 +345,7 @@ def test_what_is_seen_is_learnt_as_well_in_half_precision():
 
 def test_it_finds_the_action_that_pays():
     """One step, paid by how near the action is to (0.5, -0.3): the rest is for the critic to find out."""
-    agent = RAD(Layout(encoder="state", width=16), learning_rate=5e-3, delay=1, discount=0.0, tau=0.1)
+    agent = RAD(Layout(encoder="state", width=16), learning_rate=5e-3, delay=1, discount=0.0, polyak=0.1)
     batch = batch_of(STATE, 256)
     paid = lambda b: -((b.action - jnp.array([0.5, -0.3])) ** 2).sum(-1)  # noqa: E731
 

@@ -74,7 +74,7 @@ def shared():
 
 
 def twice(scale: Scale) -> dict:
-    """The smoke run under two labels, as where a search chooses the paper's own temperature."""
+    """The smoke run under two labels, as where a search chooses the paper's own bonus coefficient."""
     (run,) = control_returns.trials(scale).values()
     return {"pendulum_swingup/none": run, "pendulum_swingup/tuned/rnd": run}
 
@@ -521,19 +521,19 @@ def test_temperatures_are_the_papers_and_re3s_own_and_the_searchs(monkeypatch, t
     chosen.write_text(json.dumps({"paper": {"hopper_hop": {"rnd": 0.25, "re3": 1.25}}}))
     monkeypatch.setattr(control_setup, "CHOSEN", chosen)
     trials = control_returns.trials(Scale.PAPER)
-    tau = lambda label: trials[label].tau.tau  # type: ignore[attr-defined]  # noqa: E731
-    assert (tau("pendulum_swingup/re3"), tau("pendulum_swingup/re3/printed"), tau("hopper_hop/made")) == (
+    coef = lambda label: trials[label].bonus_coef.value  # type: ignore[attr-defined]  # noqa: E731
+    assert (coef("pendulum_swingup/re3"), coef("pendulum_swingup/re3/printed"), coef("hopper_hop/made")) == (
         0.25,
         0.05,
         0.5,
     )
-    assert (tau("cartpole_swingup_sparse/rnd"), tau("hopper_hop/rnd-at-made"), tau("hopper_hop/none")) == (
+    assert (coef("cartpole_swingup_sparse/rnd"), coef("hopper_hop/rnd-at-made"), coef("hopper_hop/none")) == (
         10.0,
         0.5,
         0.0,
     )
     assert "hopper_hop/re3/printed" not in trials, "where both temperatures are the same"
-    assert tau("hopper_hop/tuned/rnd") == 0.25 and trials["hopper_hop/tuned/re3"].tau.rho == 1e-5  # type: ignore[attr-defined]
+    assert coef("hopper_hop/tuned/rnd") == 0.25 and trials["hopper_hop/tuned/re3"].bonus_coef.rho == 1e-5  # type: ignore[attr-defined]
     assert "pendulum_swingup/tuned/rnd" not in trials
 
 
@@ -621,7 +621,7 @@ def made_up(curves: Mapping[str, Sequence[float]], seeds: int = 5, steps: int = 
     records = []
     for label, curve in curves.items():
         at = np.linspace(0, steps // 2, len(curve) + 1)[1:].astype(int)
-        task = {"task": {"repeat": 2, "pixels": pixels}, "episodes": 10, "tau": {"tau": 0.1}}
+        task = {"task": {"repeat": 2, "pixels": pixels}, "episodes": 10, "bonus_coef": {"value": 0.1}}
         for seed in range(seeds):
             returns = np.array(curve, float) + 0.5 * seed
             records.append(Record(label, seed, {"step": at, "eval_return": returns}, run={"description": task}))
@@ -673,7 +673,7 @@ def test_claim_23_is_the_mean_over_tasks_of_ratios_of_steps():
     both = {**made, **{f"{task}/re3": [rise(30)] * 4 + [[0.0] * 50] for task in TASKS}}
     assert "re3 with failures of both 1.89" in control_verdicts.faster(seed_by_seed(both)).observed
     tuned = {**on_all(**ALL), **{f"hopper_hop/tuned/{m}": rise(at) for m, at in (("made", 10), ("re3", 12))}}
-    assert "own tuned temperature: re3 1.20" in control_verdicts.faster(made_up(tuned)).observed
+    assert "own tuned bonus coefficient: re3 1.20" in control_verdicts.faster(made_up(tuned)).observed
 
 
 @pytest.mark.parametrize("check", [claim.check for claim in control_returns.EXPERIMENT.claims])

@@ -12,8 +12,8 @@ from made.experiments.store.store import Store
 from made.experiments.store.table import Record, Table
 from made.training.provenance import over_pieces
 
-DESCRIBED = {"class": "ControlConfig", "tau": 0.5}
-ABOUT = {"steps": 80, "frames_per_update": 2, "configuration": {"tau": 0.5}, "sessions": [{"commit": "ab12"}]}
+DESCRIBED = {"class": "ControlConfig", "bonus_coef": 0.5}
+ABOUT = {"steps": 80, "frames_per_update": 2, "configuration": {"bonus_coef": 0.5}, "sessions": [{"commit": "ab12"}]}
 
 
 def begun(store: Store, experiment: str, ids: dict[str, str]) -> Table:
@@ -25,7 +25,7 @@ def left(store: Store, name: str, rows: list[tuple[int, int]], **more) -> Path:
     folder = store.unfinished("dmc", name)
     folder.mkdir(parents=True)
     seeds = sorted({seed for seed, _ in rows})
-    about = {**ABOUT, "configuration": {"tau": 0.5, "seeds": seeds}, **more}
+    about = {**ABOUT, "configuration": {"bonus_coef": 0.5, "seeds": seeds}, **more}
     (folder / "run.json").write_text(json.dumps(about))
     lines = [{"seed": s, "update": k, "frames": 2 * k, "seconds": 1.0, "eval_return": s + 10.0 * k} for s, k in rows]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

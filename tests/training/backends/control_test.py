@@ -26,7 +26,7 @@ from made.training import checkpoint, checkpoint_file, memory, run_dir, sharding
 from made.training.backends import async_stepper, control_tasks
 from made.training.backends.control_learner import ControlLearner
 from made.training.bonus_coefs import TEMPERATURES as TASKS
-from made.training.bonus_coefs import temperature
+from made.training.bonus_coefs import bonus_coef_for
 from made.training.train_plan import TrainPlan
 
 ACTIONS, FIRST, EVERY, SEEDS = 26, 6, 5, (0, 1)
@@ -323,9 +323,9 @@ def test_the_command_counts_steps_of_the_environment_and_takes_the_papers_temper
     assert (run.iterations, run.every, asked.frames_per_update) == (125_000, 500, 4)
     assert (asked.evaluate_every, asked.checkpoint_every, asked.episodes, asked.keep) == (2500, 12_500, 10, 2)
     assert (run.seed_steps, run.batch, run.replay.capacity, run.replay.stack) == (10_000, 512, 100_000, 3)
-    assert float(run.tau(1)) == pytest.approx(0.001)
-    given = Train(env="walker_run_sparse", agent="sac", bonus="re3", tau=0.3, set=("replay.capacity=7",)).plan()
-    assert float(given.run.tau(1000)) == pytest.approx(0.3) and given.run.replay.stack == 1
+    assert float(run.bonus_coef(1)) == pytest.approx(0.001)
+    given = Train(env="walker_run_sparse", agent="sac", bonus="re3", bonus_coef=0.3, set=("replay.capacity=7",)).plan()
+    assert float(given.run.bonus_coef(1000)) == pytest.approx(0.3) and given.run.replay.stack == 1
     for capacity in (7, 200_000):  # RE3's neighbours are the whole replay, unless its own memory was given
         words = {"env": "walker_run_sparse", "agent": "rad", "bonus": "re3", "set": (f"replay.capacity={capacity}",)}
         assert Train(**words).plan().configuration["bonus"]["bonus"]["bonus"]["bonus"]["capacity"] == capacity
@@ -335,9 +335,9 @@ def test_the_command_counts_steps_of_the_environment_and_takes_the_papers_temper
     assert json.loads(json.dumps(given.configuration)) == given.configuration
 
 
-def test_the_temperatures_are_the_papers_and_re3_decays():
+def test_the_bonus_coefs_are_the_papers_and_re3_decays():
     """Appendix B.4 for MADE, RND and ICM; RE3 as its authors start it."""
-    found = {task: tuple(float(temperature(task, m).tau) for m in ("made", "rnd", "icm", "re3")) for task in TASKS}  # type: ignore[attr-defined]
+    found = {task: tuple(float(bonus_coef_for(task, m).value) for m in ("made", "rnd", "icm", "re3")) for task in TASKS}  # type: ignore[attr-defined]
     assert found == {
         "cartpole_swingup_sparse": (0.05, 10.0, 0.1, 0.05),
         "cheetah_run_sparse": (0.05, 0.1, 1.0, 0.05),
@@ -346,10 +346,13 @@ def test_the_temperatures_are_the_papers_and_re3_decays():
         "pendulum_swingup": (0.5, 0.1, 0.1, 0.25),
         "quadruped_run": (0.001, 0.05, 0.1, 0.05),
     }
-    decays = {task: temperature(task, "re3").rho for task in TASKS}  # type: ignore[attr-defined]
+    decays = {task: bonus_coef_for(task, "re3").rho for task in TASKS}  # type: ignore[attr-defined]
     assert decays == {task: 2.5e-5 if task == "walker_run_sparse" else 1e-5 for task in TASKS}
-    assert float(temperature("walker_run_sparse", "re3")(40_000)) == pytest.approx(0.05 / np.e, rel=5e-3)  # in float32
-    assert float(temperature("finger_spin", "icm")(1)) == pytest.approx(0.1)
+    assert float(bonus_coef_for("walker_run_sparse", "re3")(40_000)) == pytest.approx(
+        0.05 / np.e, rel=5e-3
+    )  # in float32
+    assert float(bonus_coef_for("finger_spin", "icm")(1)) == pytest.approx(0.1)
     assert (
-        float(temperature("hopper_hop", "made-released")(1)) == 0.5 and float(temperature("hopper_hop", "none")(1)) == 0
+        float(bonus_coef_for("hopper_hop", "made-released")(1)) == 0.5
+        and float(bonus_coef_for("hopper_hop", "none")(1)) == 0
     )
