@@ -40,6 +40,12 @@ def free(devices: int = 1) -> int | None:
     stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    on_host = free_on_host()
+    return None if on_host is None else on_host // devices
+
+
+def free_on_host() -> int | None:
+    """Bytes free in main memory, within the limit of a container; None where that cannot be asked."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -48,7 +54,7 @@ def free(devices: int = 1) -> int | None:
     if not kib:
         return None
     allowed = left_of_share()
-    return min(kib[0] * 1024, *([] if allowed is None else [allowed])) // devices
+    return kib[0] * 1024 if allowed is None else min(kib[0] * 1024, allowed)
 
 
 def left_of_share(root: Path = Path("/sys/fs/cgroup"), table: Path = Path("/proc/self/cgroup")) -> int | None:

@@ -1,7 +1,7 @@
 """Learning from a replay as pure functions: store what came in, draw, learn, as one compiled call.
 
-Algorithm 1 is the same as on-policy (`made.training.on_policy.learn`): the bonus is updated, r_k = r + tau_k b is formed, the agent
-plans on it. Only the batch differs: it is drawn from a replay, and paid by the bonus as it is now.
+Algorithm 1 is the same as on-policy (`made.training.on_policy.learn`): the bonus is updated, r_k = r + tau_k b is
+formed, the agent plans on it. Only the batch differs: it is sampled from a replay, and rewarded by the current bonus.
 """
 
 import dataclasses
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
 from made.bonuses.feature_cache import with_feature_cache
@@ -20,10 +19,10 @@ from made.bonuses.replay_data import DRAWS, LastFrame, recent_window, under_repl
 from made.core import Agent, Bonus, Environment, Metrics, ReplayContext, Spec, Transition, trees
 from made.core.schedules import Constant, Schedule
 from made.training.on_policy import RunConfig, learn
-from made.training.replay import RawBatch, ReplayBuffer, ReplayBufferState, stack_frames
+from made.training.replay import ReplayBuffer, ReplayBufferState, stack_frames
 
 # A batch, recent steps, where those of the batch stand.
-Draws = tuple[Transition, Transition | None, Array | np.ndarray | None]
+Draws = tuple[Transition, Transition | None, Array | None]
 Fresh = tuple[Transition, Array | None]  # steps that came in, and where they stand
 
 
@@ -44,17 +43,9 @@ class ReplayLearnerState(NamedTuple):
 
     agent: PyTree
     bonus: PyTree
-    replay: ReplayBufferState | None  # None where the host keeps the steps
+    replay: ReplayBufferState
     k: Int[Array, ""]  # updates done
     key: Key[Array, ""]
-
-
-class HostBatch(NamedTuple):
-    """What a replay in the host's memory gives to an update: NumPy arrays, which may be copied over ahead of it."""
-
-    batch: RawBatch  # `batch` steps
-    recent: RawBatch | None = None  # `DRAWS` recent ones, where the bonus asks
-    at: Int[Array | np.ndarray, " B"] | None = None  # where those of the batch stand, where that is known
 
 
 class ReplayLearner(eqx.Module):
@@ -80,12 +71,15 @@ class ReplayLearner(eqx.Module):
         """The same learner for each kind of update in turn; the k-th update, from 1 on, is of kind k % len(kinds)."""
         return [dataclasses.replace(self, agent=self.agent.at_phase(k)) for k in range(self.agent.kinds)]
 
-    def start(self, key: Key[Array, ""], on_host: bool = False) -> ReplayLearnerState:
-        """Nothing seen yet. With `on_host` the replay is kept outside, and `improve` is handed what is drawn."""
+    def start(self, key: Key[Array, ""]) -> ReplayLearnerState:
+        """Nothing seen yet."""
+        return self.start_without_replay(key)._replace(replay=self.replay.init(self.spec))
+
+    def start_without_replay(self, key: Key[Array, ""]) -> ReplayLearnerState:
+        """The same with None as the replay, to measure the rest."""
         k_agent, k_bonus, k_next = jax.random.split(key, 3)
-        replay = None if on_host else self.replay.init(self.spec)
         agent, bonus = self.agent.init(k_agent, self.spec), self._paying.init(k_bonus, self.spec)
-        return ReplayLearnerState(agent, bonus, replay, jnp.zeros((), jnp.int32), k_next)
+        return ReplayLearnerState(agent, bonus, None, jnp.zeros((), jnp.int32), k_next)  # type: ignore[arg-type]
 
     @property
     def _paying(self) -> Bonus:
@@ -95,7 +89,7 @@ class ReplayLearner(eqx.Module):
 
     def store(self, state: ReplayLearnerState, came: Transition) -> ReplayLearnerState:
         """Keep what came in, leaves [T, N, ...], and learn nothing: the steps at random before learning begins."""
-        replay, push = _on_device(state), self.replay.push
+        replay, push = state.replay, self.replay.push
         if came.reward.shape[0] == 1:
             return state._replace(replay=push(replay, trees.index(came, 0)))
         return state._replace(replay=jax.lax.scan(lambda replay, step: (push(replay, step), None), replay, came)[0])
@@ -106,7 +100,7 @@ class ReplayLearner(eqx.Module):
         These should be all that are held, lest the bonus be asked for the pay of steps that it was never shown.
         """
         key, k_draw, k_bonus = jax.random.split(state.key, 3)
-        replay = _on_device(state)
+        replay = state.replay
         fresh = self.replay.latest(replay, rows), self._places(replay, rows)
         batch = self._with(self._draw(replay, k_draw), fresh)
         return state._replace(bonus=self._paying.update(state.bonus, batch, k_bonus)[0], key=key)
@@ -119,7 +113,7 @@ class ReplayLearner(eqx.Module):
         All T steps are stored first. Each update takes its share of them as fresh, so `updates` must divide T.
         """
         state = self.store(state, came)
-        replay = _on_device(state)  # read alone from here on, so it stays out of what the loop carries
+        replay = state.replay  # read alone from here on, so it stays out of what the loop carries
 
         def update(state: ReplayLearnerState, fresh: Fresh) -> tuple[ReplayLearnerState, Metrics]:
             key, k_draw, k_learn = jax.random.split(state.key, 3)
@@ -128,43 +122,6 @@ class ReplayLearner(eqx.Module):
         fresh = came, self._places(replay, came.reward.shape[0])
         state, metrics = _in_turn(update, state._replace(replay=None), fresh, updates)
         return state._replace(replay=replay), metrics
-
-    def hand(self, replay: ReplayBufferState, rng: np.random.Generator) -> HostBatch:
-        """What `improve` needs, drawn from a replay in NumPy.
-
-        The oldest step of a full replay is left out: the next one takes its place, and all that is kept beside it, so
-        that a batch may be drawn before the next step comes in.
-        """
-        places = self.replay.draw(replay, self.batch, rng, self.replay.capacity - self.replay.streams)
-        window, recent = recent_window(self.bonus), None
-        if window is not None:
-            recent = self.replay.draw(replay, DRAWS, rng, int(window))
-            recent = self.replay.read(replay, *recent, self._looks_back)
-        batch = self.replay.read(replay, *places)
-        return HostBatch(batch, recent, (places[1] % self.replay.room[0]).astype(np.int32))
-
-    def improve(
-        self,
-        state: ReplayLearnerState,
-        drawn: HostBatch | tuple[RawBatch, RawBatch | None],
-        fresh: Transition,
-        new: Int[Array, "T N"] | None = None,
-    ) -> tuple[ReplayLearnerState, Metrics]:
-        """One update from what was drawn on the host (`hand`), and what came in, [T, N, ...], with its places."""
-        key, k_learn = jax.random.split(state.key)
-        return self._learn(state._replace(key=key), _unpacked(HostBatch(*drawn)), (fresh, new), k_learn)  # type: ignore
-
-    def meet(
-        self, state: ReplayLearnerState, drawn: HostBatch, shown: RawBatch, new: Int[Array, "rows N"] | None = None
-    ) -> ReplayLearnerState:
-        """`introduce` where the host keeps the steps: `shown` are the last ones, and `new` is where they stand."""
-        key, k_bonus = jax.random.split(state.key)
-        batch = self._with(_unpacked(drawn), (_assembled(shown), new))
-        return state._replace(bonus=self._paying.update(state.bonus, batch, k_bonus)[0], key=key)
-
-    def newest(self, replay: ReplayBufferState, rows: int) -> RawBatch:
-        """The last `rows` steps of a replay in NumPy, for `meet`."""
-        return self.replay.newest(replay, rows, self._looks_back)
 
     def _draw(self, replay: ReplayBufferState, key: Key[Array, ""]) -> Draws:
         """A batch of the whole replay, and recent steps where the bonus learns from them: one frame each suffices it
@@ -206,21 +163,6 @@ class ReplayLearner(eqx.Module):
         return jax.vmap(act)(obs, jax.random.split(key, n))
 
 
-def _on_device(state: ReplayLearnerState) -> ReplayBufferState:
-    if state.replay is None:
-        raise ValueError("This learner's replay is on the host: push into the HostReplay, then call `improve`.")
-    return state.replay
-
-
-def _assembled(drawn: RawBatch) -> Transition:
-    """With its stacks, as high as they were drawn."""
-    return stack_frames(drawn, jax.tree.leaves(drawn.frames)[0].shape[drawn.steps.reward.ndim] - 1)
-
-
-def _unpacked(drawn: HostBatch) -> Draws:
-    return _assembled(drawn.batch), drawn.recent and _assembled(drawn.recent), drawn.at  # type: ignore[return-value]
-
-
 def _in_turn(update: Callable, state: Any, came: Fresh, updates: int) -> tuple[Any, Metrics]:
     """That many updates, each with its share of what came in."""
     rows = came[0].reward.shape[0]
@@ -245,8 +187,6 @@ class CompiledLearner(NamedTuple):
     advance: Callable  # (state, came, updates) -> state, metrics
     act: Callable  # (agent state, obs, key) -> actions
     best: Callable  # the same without exploration
-    improve: Callable  # (state, handed, fresh, places) -> state, metrics; where the host keeps the steps, as the next
-    meet: Callable  # (state, handed, shown, places) -> state
 
 
 def programs(learner: ReplayLearner, lanes: bool = False, level: int | None = None) -> CompiledLearner:
@@ -264,13 +204,11 @@ def programs(learner: ReplayLearner, lanes: bool = False, level: int | None = No
         compiled(pure.advance, static_argnums=2, donate_argnums=0),
         compiled(pure.act),
         compiled(pure.best),
-        compiled(pure.improve, donate_argnums=0),
-        compiled(pure.meet, donate_argnums=0),
     )
 
 
-def functions(learner: ReplayLearner, lanes: bool = False, on_host: bool = False) -> CompiledLearner:
-    """The same calls, not compiled: for whoever compiles something around them. `on_host` is that of `start`."""
+def functions(learner: ReplayLearner, lanes: bool = False) -> CompiledLearner:
+    """The same calls, not compiled: for whoever compiles something around them."""
     many = jax.vmap if lanes else lambda fn: fn
 
     def introduce(state, rows):
@@ -282,6 +220,4 @@ def functions(learner: ReplayLearner, lanes: bool = False, on_host: bool = False
     def best(agent, obs, key):
         return learner.act(agent, obs, key, explore=False)
 
-    others = (many(call) for call in (learner.act, best, learner.improve, learner.meet))
-    start = functools.partial(learner.start, on_host=on_host)
-    return CompiledLearner(many(start), many(learner.store), introduce, advance, *others)
+    return CompiledLearner(many(learner.start), many(learner.store), introduce, advance, many(learner.act), many(best))

@@ -6,7 +6,6 @@ for 100,000 steps of 100 x 100 pixels.
 """
 
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from made.core import EpisodeNote, Space, Spec, Transition
+from made.training import memory
 
 
 class ReplayBufferState(NamedTuple):
@@ -78,28 +78,26 @@ class ReplayBuffer(eqx.Module):
         self, spec: Spec, notes: tuple[EpisodeNote, EpisodeNote] = (EpisodeNote(), EpisodeNote())
     ) -> ReplayBufferState:
         """What its state looks like."""
-        return jax.eval_shape(lambda: self._blank(spec, notes, jnp))
+        return jax.eval_shape(lambda: self._blank(spec, notes))
 
     def init(
         self, spec: Spec, notes: tuple[EpisodeNote, EpisodeNote] = (EpisodeNote(), EpisodeNote())
     ) -> ReplayBufferState:
         """Nothing held, on the device. `notes` are a bonus's notes of one step, where it writes any."""
-        require_memory(
-            self.size_of(spec, notes), available_memory(), "on the device: HostReplay keeps it in the host's memory"
-        )
-        return self._blank(spec, notes, jnp)
+        require_memory(self.size_of(spec, notes), "replay.capacity")
+        return self._blank(spec, notes)
 
-    def _blank(self, spec: Spec, notes: tuple[EpisodeNote, EpisodeNote], xp: Any) -> ReplayBufferState:
+    def _blank(self, spec: Spec, notes: tuple[EpisodeNote, EpisodeNote]) -> ReplayBufferState:
         n, (c, f) = self.streams, self.room
-        zeros = lambda shape, dtype, length: xp.zeros((n, length, *shape), dtype)  # noqa: E731
+        zeros = lambda shape, dtype, length: jnp.zeros((n, length, *shape), dtype)  # noqa: E731
         frames = jax.tree.map(
             lambda space: zeros(self._frame(space), space.dtype, f), spec.obs, is_leaf=lambda x: isinstance(x, Space)
         )
         kept = jax.tree.map(lambda x: zeros(jnp.shape(x), jnp.result_type(x), c), notes)
         action = zeros(spec.action.shape, spec.action.dtype, c)
         steps = Transition((), action, zeros((), np.float32, c), (), zeros((), bool, c), zeros((), bool, c), *kept)
-        numbers, each = zeros((), np.int32, c), xp.zeros(n, np.int32)
-        return ReplayBufferState(frames, steps, numbers, numbers + 0, each, xp.zeros((), np.int32), each + 0, each == 0)
+        numbers, each, taken = zeros((), np.int32, c), jnp.zeros(n, np.int32), jnp.zeros((), np.int32)
+        return ReplayBufferState(frames, steps, numbers, numbers + 0, each, taken, each + 0, each == 0)
 
     def _frame(self, space: Space) -> tuple[int, ...]:
         """The shape of one frame of this part of an observation."""
@@ -116,35 +114,35 @@ class ReplayBuffer(eqx.Module):
         """Store one step of every stream, leaves [N, ...]; next_obs is the true successor, also where an episode ends.
 
         Images may be given as stacks or as their last frames alone. That of `obs` is written again where the episode
-        goes on: it is the one that is there. A state in NumPy is changed in place, all of it.
+        goes on: it is the one that is there.
         """
-        xp, (c, f), each = _module(state), self.room, np.arange(self.streams)
+        (c, f), each = self.room, np.arange(self.streams)
         at, slot = state.written - 1 + state.begins, state.taken % c
         frames = state.frames
         for obs, where in ((step.obs, at), (step.next_obs, at + 1)):
-            store = lambda kept, x, where=where: _put(kept, (each, where % f), last_frame(x, kept))  # noqa: E731
+            store = lambda kept, x, where=where: kept.at[each, where % f].set(last_frame(x, kept))  # noqa: E731
             frames = jax.tree.map(store, frames, obs)
         rest = step._replace(obs=(), next_obs=(), extras=())
         before = state.age[:, (state.taken - 1) % c]
         after = state._replace(
             frames=frames,
-            steps=jax.tree.map(lambda kept, x: _put(kept, (slice(None), slot), x), state.steps, rest),
-            at=_put(state.at, (slice(None), slot), at),
-            age=_put(state.age, (slice(None), slot), xp.where(state.begins, 0, xp.minimum(before + 1, self.stack - 1))),
-            written=_now(state.written, at + 2),
-            taken=_now(state.taken, state.taken + 1),
-            begins=_now(state.begins, xp.asarray(step.terminated) | xp.asarray(step.truncated)),
+            steps=jax.tree.map(lambda kept, x: kept.at[:, slot].set(x), state.steps, rest),
+            at=state.at.at[:, slot].set(at),
+            age=state.age.at[:, slot].set(jnp.where(state.begins, 0, jnp.minimum(before + 1, self.stack - 1))),
+            written=at + 2,
+            taken=state.taken + 1,
+            begins=jnp.asarray(step.terminated) | jnp.asarray(step.truncated),
         )
-        return after._replace(first=_now(after.first, self._oldest(after)))
+        return after._replace(first=self._oldest(after))
 
-    def _oldest(self, state: ReplayBufferState) -> Any:
+    def _oldest(self, state: ReplayBufferState) -> Int[Array, " N"]:
         """The oldest step that can be drawn after a push. It wrote two frames at most, which 2 * stack steps needed."""
-        xp, (c, f) = _module(state), self.room
-        first = xp.maximum(state.first, state.taken - c)
+        c, f = self.room
+        first = jnp.maximum(state.first, state.taken - c)
         number = first[:, None] + np.arange(2 * self.stack, dtype=np.int32)
         rows, slot = np.arange(self.streams)[:, None], number % c
         gone = state.at[rows, slot] - state.age[rows, slot] < state.written[:, None] - f
-        lost = xp.cumprod(gone & (number < state.taken), axis=1).sum(1)
+        lost = jnp.cumprod(gone & (number < state.taken), axis=1).sum(1)
         return (first + lost).astype(np.int32)
 
     def size(self, state: ReplayBufferState, window: Int[Array, ""] | int | None = None) -> Int[Array, ""]:
@@ -153,8 +151,8 @@ class ReplayBuffer(eqx.Module):
 
     def _held(self, state: ReplayBufferState, window: Any) -> Any:
         """The same of each stream. A window is shared out evenly, one step a stream at least."""
-        xp, held = _module(state), state.taken - state.first
-        return held if window is None else xp.minimum(held, xp.maximum(window // self.streams, 1))
+        held = state.taken - state.first
+        return held if window is None else jnp.minimum(held, jnp.maximum(window // self.streams, 1))
 
     def sample(
         self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Array | int | None = None
@@ -166,56 +164,47 @@ class ReplayBuffer(eqx.Module):
         self,
         state: ReplayBufferState,
         n: int,
-        key: Key[Array, ""] | np.random.Generator,
+        key: Key[Array, ""],
         window: Array | int | None = None,
-    ) -> tuple[Int[Array | np.ndarray, " n"], Int[Array | np.ndarray, " n"]]:
-        """(stream, number) of n steps drawn evenly with replacement, for `read`. A state in NumPy takes a generator."""
-        most = _module(state).maximum(self.size(state, window), 1)
-        by_numpy = isinstance(key, np.random.Generator)
-        index = key.integers(0, most, n) if by_numpy else jax.random.randint(key, (n,), 0, most)
+    ) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
+        """(stream, number) of n steps drawn evenly with replacement, for `read`."""
+        index = jax.random.randint(key, (n,), 0, jnp.maximum(self.size(state, window), 1))
         return self._numbered(state, index, window)
 
-    def take(
-        self, state: ReplayBufferState, index: Int[Array | np.ndarray, "*b"], window: Array | int | None = None
-    ) -> RawBatch:
+    def take(self, state: ReplayBufferState, index: Int[Array, "*b"], window: Array | int | None = None) -> RawBatch:
         """The steps of those numbers below `size`: the latest of the first stream is 0, the one before it 1, ..."""
         return self.read(state, *self._numbered(state, index, window))
 
     def _numbered(self, state: ReplayBufferState, index: Any, window: Any) -> tuple[Any, Any]:
         """(stream, number counted from the very first) of such steps."""
-        xp = _module(state)
         if self.streams == 1:
-            return xp.zeros_like(index), state.taken - 1 - index
-        ends = xp.cumsum(self._held(state, window))
-        stream = xp.minimum(xp.searchsorted(ends, index, side="right"), self.streams - 1)
-        back = index - xp.where(stream > 0, ends[stream - 1], 0)
+            return jnp.zeros_like(index), state.taken - 1 - index
+        ends = jnp.cumsum(self._held(state, window))
+        stream = jnp.minimum(jnp.searchsorted(ends, index, side="right"), self.streams - 1)
+        back = index - jnp.where(stream > 0, ends[stream - 1], 0)
         return stream, state.taken - 1 - back
 
     def latest(self, state: ReplayBufferState, rows: int) -> Transition:
         """The last `rows` steps of every stream, oldest first, leaves [rows, N, ...]. So many must be held."""
-        return stack_frames(self.newest(state, rows), self.stack)
-
-    def newest(self, state: ReplayBufferState, rows: int, stack: int | None = None) -> RawBatch:
-        """The same as they are stored; stacks may be asked for lower."""
-        xp, shape = _module(state), (rows, self.streams)
-        number = xp.broadcast_to(state.taken - rows + xp.arange(rows)[:, None], shape)
-        return self.read(state, xp.broadcast_to(xp.arange(self.streams), shape), number, stack)
+        shape = rows, self.streams
+        number = jnp.broadcast_to(state.taken - rows + jnp.arange(rows)[:, None], shape)
+        stream = jnp.broadcast_to(jnp.arange(self.streams), shape)
+        return stack_frames(self.read(state, stream, number), self.stack)
 
     def read(
         self,
         state: ReplayBufferState,
-        stream: Int[Array | np.ndarray, "*b"],
-        number: Int[Array | np.ndarray, "*b"],
+        stream: Int[Array, "*b"],
+        number: Int[Array, "*b"],
         stack: int | None = None,
     ) -> RawBatch:
         """The steps of those numbers, counted from the very first of their streams; stacks may be asked for lower."""
-        xp, (c, f) = _module(state), self.room
+        c, f = self.room
         slot = number % c
-        back = xp.minimum(xp.arange((stack or self.stack) - 1, -1, -1), state.age[stream, slot][..., None])
+        back = jnp.minimum(jnp.arange((stack or self.stack) - 1, -1, -1), state.age[stream, slot][..., None])
         at = state.at[stream, slot][..., None]
-        frames = xp.concatenate([at - back, at + 1], -1) % f
-        if xp is jnp:
-            frames = jax.lax.optimization_barrier(frames)  # or a GPU works them out anew for every byte that it picks
+        frames = jnp.concatenate([at - back, at + 1], -1) % f
+        frames = jax.lax.optimization_barrier(frames)  # or a GPU works them out anew for every byte that it picks
         take = lambda kept: kept[stream[..., None], frames]  # noqa: E731
         return RawBatch(jax.tree.map(take, state.frames), jax.tree.map(lambda x: x[stream, slot], state.steps))
 
@@ -245,67 +234,11 @@ def _stacked(shape: tuple[int, ...], stack: int) -> bool:
     return stack > 1 and len(shape) == 3
 
 
-def _module(state: ReplayBufferState) -> Any:
-    """NumPy for a state in the host's memory, jax.numpy for one on the device: the rules are the same."""
-    return np if isinstance(state.at, np.ndarray) else jnp
-
-
-def _put(kept: Any, where: Any, x: Any) -> Any:
-    if isinstance(kept, np.ndarray):
-        kept[where] = x
-        return kept
-    return kept.at[where].set(x)
-
-
-def _now(kept: Any, x: Any) -> Any:
-    """A number that is counted on: written over in NumPy, so that a view of many seeds' is that of all."""
-    return _put(kept, ..., x) if isinstance(kept, np.ndarray) else x
-
-
-class HostReplay:
-    """The same in the host's memory, for a device that has no room: steps are drawn here and stacked over there.
-
-    `draw` gives NumPy arrays to be copied over; `assemble` builds the stacks from them within a compiled program.
-    """
-
-    def __init__(
-        self,
-        replay: ReplayBuffer,
-        spec: Spec,
-        seed: int = 0,
-        notes: tuple[EpisodeNote, EpisodeNote] = (EpisodeNote(), EpisodeNote()),
-    ):
-        size = replay.size_of(spec, notes)
-        require_memory(size, available_memory(on_host=True), "in the host's memory: take a smaller capacity")
-        self.replay, self.rng = replay, np.random.default_rng(seed)
-        self.state: Any = replay._blank(spec, notes, np)
-
-    def push(self, step: Transition) -> None:
-        """Store one step of every stream, leaves [N, ...]."""
-        self.state = self.replay.push(self.state, jax.tree.map(np.asarray, step))
-
-    def __len__(self) -> int:
-        return int(self.replay.size(self.state))
-
-    def draw(self, n: int, window: int | None = None) -> RawBatch:
-        """n steps drawn evenly with replacement, as NumPy."""
-        return self.replay.read(self.state, *self.replay.draw(self.state, n, self.rng, window))
-
-
-def available_memory(on_host: bool = False) -> int | None:
-    """Bytes that are free on the device, or on the host; None where that cannot be asked."""
-    stats = None if on_host else jax.devices()[0].memory_stats()
-    if stats and "bytes_limit" in stats:
-        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    kib = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    return kib[0] * 1024 if kib else None
-
-
-def require_memory(size: int, free: int | None, where: str) -> None:
-    """Refuse a replay that does not fit, before it is allocated."""
+def require_memory(size: int, setting: str) -> None:
+    """Raise an error for a replay that does not fit on the device, before it is allocated."""
+    free = memory.free()
     if free is not None and size > free:
-        raise ValueError(f"This replay takes {size / 1e9:,.2f} GB and {free / 1e9:,.2f} GB are free {where}.")
+        raise ValueError(
+            f"This replay needs {memory.in_words(size)} for each seed, and {memory.in_words(free)} are free on the "
+            f"device: set a smaller capacity, --set {setting}=... with `made train`, or train fewer --seeds."
+        )

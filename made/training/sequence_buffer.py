@@ -1,7 +1,7 @@
 """A replay that is drawn from in windows of consecutive steps, for agents that learn from sequences.
 
-Steps are held by a `made.training.replay.Replay`, every observation once; here it is only known in addition which episode each
-of them belongs to.
+Steps are held by a `made.training.replay.ReplayBuffer`, every observation once. This module adds which episode each of
+them belongs to.
 """
 
 from typing import Any, NamedTuple
@@ -14,11 +14,9 @@ from jaxtyping import Array, Bool, Int, Key
 
 from made.core import EpisodeNote, Spec, Transition
 from made.training.replay import (
-    HostReplay,
     RawBatch,
     ReplayBuffer,
     ReplayBufferState,
-    available_memory,
     require_memory,
     stack_frames,
 )
@@ -76,11 +74,7 @@ class SequenceBuffer(eqx.Module):
         self, spec: Spec, notes: tuple[EpisodeNote, EpisodeNote] = (EpisodeNote(), EpisodeNote())
     ) -> SequenceBufferState:
         """Nothing held, on the device. `notes` are a bonus's notes of one step, where it writes any."""
-        require_memory(
-            self.size_of(spec, notes),
-            available_memory(),
-            "on the device: HostSequenceBuffer keeps it in the host's memory",
-        )
+        require_memory(self.size_of(spec, notes), "replay.steps.capacity")
         steps = self.steps.init(spec, notes)
         return SequenceBufferState(steps, jnp.zeros_like(steps.at))
 
@@ -91,21 +85,21 @@ class SequenceBuffer(eqx.Module):
 
     def _begun(self, state: SequenceBufferState) -> tuple[Any, Any]:
         """(where the next step goes, the number of its episode's first one)."""
-        xp, steps, room = _module(state), state.steps, self.steps.room[0]
+        steps, room = state.steps, self.steps.room[0]
         before = state.begun[:, (steps.taken - 1) % room]
-        return steps.taken % room, xp.where(steps.begins, steps.taken, before)
+        return steps.taken % room, jnp.where(steps.begins, steps.taken, before)
 
     def last_steps(self, state: SequenceBufferState) -> Bool[Array, "N C"]:
         """Which of the steps, where they lie, a window can end with."""
-        xp, taken, room = _module(state), state.steps.taken, self.steps.room[0]
+        taken, room = state.steps.taken, self.steps.room[0]
         number = taken - 1 - (taken - 1 - np.arange(room)) % room
         first = state.steps.first[:, None]
         reaches = lambda earliest: number - earliest >= self.length - 1  # noqa: E731
         held = reaches(first)
         if not self.whole:
             return held
-        within = reaches(xp.maximum(first, state.begun))
-        return xp.where(within.any(), within, held)
+        within = reaches(jnp.maximum(first, state.begun))
+        return jnp.where(within.any(), within, held)
 
     def size(self, state: SequenceBufferState) -> Int[Array, ""]:
         """How many windows can be drawn."""
@@ -113,13 +107,13 @@ class SequenceBuffer(eqx.Module):
 
     def take(self, state: SequenceBufferState, index: Any) -> RawBatch:
         """The windows of those numbers below `size`, leaves [T, n, ...]."""
-        xp, taken, room = _module(state), state.steps.taken, self.steps.room[0]
-        ends = xp.cumsum(self.last_steps(state).reshape(-1))
-        at = xp.minimum(xp.searchsorted(ends, index, side="right"), ends.size - 1)
+        taken, room = state.steps.taken, self.steps.room[0]
+        ends = jnp.cumsum(self.last_steps(state).reshape(-1))
+        at = jnp.minimum(jnp.searchsorted(ends, index, side="right"), ends.size - 1)
         stream, slot = at // room, at % room
         last = taken - 1 - (taken - 1 - slot) % room
         number = last + np.arange(1 - self.length, 1)[:, None]
-        return self.steps.read(state.steps, xp.broadcast_to(stream, number.shape), number)
+        return self.steps.read(state.steps, jnp.broadcast_to(stream, number.shape), number)
 
     def sample(self, state: SequenceBufferState, n: int, key: Key[Array, ""]) -> Transition:
         """n windows drawn evenly with replacement, leaves [T, n, ...]. At least `length` steps must be held."""
@@ -134,48 +128,3 @@ class SequenceBuffer(eqx.Module):
     def latest(self, state: SequenceBufferState, rows: int) -> Transition:
         """The last `rows` steps of every stream, oldest first, leaves [rows, N, ...]. So many must be held."""
         return self.steps.latest(state.steps, rows)
-
-
-def _module(state: SequenceBufferState) -> Any:
-    """NumPy for a state in the host's memory, jax.numpy for one on the device: the rules are the same."""
-    return np if isinstance(state.begun, np.ndarray) else jnp
-
-
-class HostSequenceBuffer:
-    """The same in the host's memory: windows are drawn here, to be copied over and assembled in a compiled program."""
-
-    def __init__(
-        self,
-        sequences: SequenceBuffer,
-        spec: Spec,
-        seed: int = 0,
-        notes: tuple[EpisodeNote, EpisodeNote] = (EpisodeNote(), EpisodeNote()),
-    ):
-        self.sequences, self._rng = sequences, np.random.default_rng(seed)
-        self._steps = HostReplay(sequences.steps, spec, seed, notes)
-        self._begun = np.zeros((sequences.steps.streams, sequences.steps.room[0]), np.int32)
-
-    @property
-    def state(self) -> Any:
-        """A SequenceBufferState of NumPy arrays."""
-        return SequenceBufferState(self._steps.state, self._begun)  # type: ignore[arg-type]
-
-    def push(self, step: Transition) -> None:
-        """Store one step of every stream, leaves [N, ...]."""
-        slot, begun = self.sequences._begun(self.state)
-        self._begun[:, slot] = begun
-        self._steps.push(step)
-
-    def __len__(self) -> int:
-        return int(self.sequences.size(self.state))
-
-    def draw(self, n: int) -> RawBatch:
-        """n windows drawn evenly with replacement, as NumPy, leaves [T, n, ...]."""
-        most = len(self)
-        if not most:
-            raise ValueError(f"No window of {self.sequences.length} steps is held yet: push more steps first.")
-        return self.sequences.take(self.state, self._rng.integers(0, most, n))
-
-    def recent(self, n: int, window: int) -> RawBatch:
-        """n single steps drawn evenly from the last `window`, as NumPy."""
-        return self._steps.draw(n, window)

@@ -1,4 +1,4 @@
-"""Learning from sequences: the learner of `made.training.off_policy` on windows of a replay, and a compiled run of it."""
+"""Learning from sequences: the learner of `made.training.off_policy` on windows of a replay, and its compiled run."""
 
 import dataclasses
 from typing import NamedTuple
@@ -43,8 +43,6 @@ class SequenceLearner(ReplayLearner):
 
     def _with(self, drawn: Draws, fresh: Fresh) -> Transition:
         batch, recent, _ = drawn
-        if recent is not None and recent.reward.ndim == 1:  # from a replay on the host
-            recent = jax.tree.map(lambda x: x[None], recent)
         return batch._replace(extras=ReplayContext(fresh[0], batch if recent is None else recent))
 
     def study(self, state: ReplayLearnerState, updates: int, rows: int = 0) -> tuple[ReplayLearnerState, Metrics]:
@@ -141,7 +139,8 @@ class ReplayRun(Trial):
     taken at random. Dreamer v1 has 100 updates after 500 steps of one environment, and 2500 steps at random. The
     length of a run is told here, not by its `run`.
 
-    trial = Dreaming(Run(grid, Dreamer(ends=True), RND(), n_envs=8, unroll=100), SequenceBuffer(Replay(20_000, streams=8)))
+    config = RunConfig(grid, Dreamer(ends=True), RND(), n_envs=8, unroll=100)
+    trial = ReplayRun(config, SequenceBuffer(ReplayBuffer(20_000, streams=8)))
     """
 
     run: RunConfig

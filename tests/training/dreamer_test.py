@@ -293,9 +293,9 @@ def test_steps_that_are_taken_in_once_must_be_shared_out_evenly():
 
 
 def test_a_replay_that_does_not_fit_is_refused_with_the_setting_that_helps(monkeypatch):
-    monkeypatch.setattr(control_tasks, "available", lambda on_host=False: 2**30)
+    monkeypatch.setattr(control_tasks.memory, "free", lambda: 2**30)
     with pytest.raises(
-        ValueError, match=r"64 steps takes 2\.0 GiB .* a smaller --set replay\.steps\.capacity=\.\.\.\.$"
+        ValueError, match=r"64 steps needs 2\.0 GiB .* a smaller --set replay\.steps\.capacity=\.\.\.\.$"
     ):
         control_tasks.require_memory(plan().run, 2**31, 1)  # type: ignore[arg-type]
 

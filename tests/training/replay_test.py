@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from made.core import EpisodeNote, Space, Spec, Transition
-from made.training import replay as module
-from made.training.replay import HostReplay, ReplayBuffer, stack_frames
+from made.training import memory
+from made.training.replay import ReplayBuffer, stack_frames
 
 ACTION = Space((1,), jnp.float32, None, -1.0, 1.0)
 CASES = {  # roomy, wrapping; episodes too short for its frames; two streams of one step each time
@@ -86,39 +86,36 @@ def equal(one, other) -> bool:
 
 
 def filled(name: str, lengths: list[int], n: int, seed: int = 0):
-    """(replay, naive streams, state on the device, HostReplay) after n steps."""
+    """(replay, naive streams, state) after n steps."""
     replay, push, _ = compiled(name)
     streams = [Naive(replay, lengths[i:] + lengths[:i], seed + i) for i in range(replay.streams)]
-    state, host = replay.init(spec_of(replay)), HostReplay(replay, spec_of(replay))
+    state = replay.init(spec_of(replay))
     for _ in range(n):
         step = stacked([stream.step() for stream in streams])
         state = push(state, step)
-        host.push(step)
-    return replay, streams, state, host
+    return replay, streams, state
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(list(CASES)), st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(1, 40))
 def test_equal_steps_for_equal_numbers(name, lengths, n):
-    replay, streams, state, host = filled(name, lengths, n)
+    replay, streams, state = filled(name, lengths, n)
     held = [stream.held(replay) for stream in streams]
     truth = stacked([step for steps in held for step in steps])
-    assert int(replay.size(state)) == len(host) == sum(map(len, held)) > 0
-    read = jax.tree.map(lambda x: x[: len(host)], compiled(name)[2](state))
-    assert equal(read, truth)
-    drawn = host.replay.take(host.state, np.arange(len(host)))
-    assert isinstance(drawn.frames["image"], np.ndarray) and equal(stack_frames(drawn, replay.stack), truth)
+    size = int(replay.size(state))
+    assert size == sum(map(len, held)) > 0
+    assert equal(jax.tree.map(lambda x: x[:size], compiled(name)[2](state)), truth)
 
 
 def test_every_step_of_the_capacity_is_held_where_episodes_are_long_enough():
-    replay, _, state, _ = filled("stack", [4, 4], 60)
+    replay, _, state = filled("stack", [4, 4], 60)
     assert int(replay.size(state)) == replay.capacity
-    crowded, streams, state, _ = filled("crowded", [1], 60)
+    crowded, streams, state = filled("crowded", [1], 60)
     assert int(crowded.size(state)) == len(streams[0].held(crowded)) == 7 < crowded.capacity  # two frames a step
 
 
 def test_draws_are_even_and_a_window_is_the_latest():
-    replay, streams, state, host = filled("streams", [5, 2], 31)
+    replay, streams, state = filled("streams", [5, 2], 31)
     rewards = lambda window: [float(s.reward) for x in streams for s in x.held(replay)[:window]]  # noqa: E731
     draw = quick(
         lambda state, window: (replay.sample(state, 4000, jax.random.key(0), window), replay.size(state, window))
@@ -130,11 +127,10 @@ def test_draws_are_even_and_a_window_is_the_latest():
         assert counts.sum() == 4000 and size == len(truth) == 2 * of_each
         spread = np.sqrt(4000 / len(truth))
         assert (np.abs(counts - 4000 / len(truth)) < 4 * spread).all()
-    assert set(host.draw(300, 6).steps.reward.tolist()) == set(rewards(3))
 
 
 def test_the_latest_come_oldest_first():
-    replay, streams, state, _ = filled("streams", [3, 4], 9)
+    replay, streams, state = filled("streams", [3, 4], 9)
     wanted = [[stream.held(replay)[2 - t] for stream in streams] for t in range(3)]
     assert equal(quick(lambda state: replay.latest(state, 3))(state), stacked([stacked(row) for row in wanted]))
 
@@ -164,11 +160,11 @@ def test_notes_of_a_bonus_are_kept_beside_a_step():
 def test_a_step_is_written_in_place():
     """A copy of three gigabytes at each step would cost more than learning. Compiled at full size, never allocated."""
     replay, pixels = ReplayBuffer(100_000, stack=3), Spec(Space((100, 100, 9), jnp.uint8), ACTION)
-    state = jax.eval_shape(lambda: replay._blank(pixels, (EpisodeNote(), EpisodeNote()), jnp))
+    state = jax.eval_shape(lambda: replay._blank(pixels, (EpisodeNote(), EpisodeNote())))
     obs, number, off = np.zeros((1, 100, 100, 9), np.uint8), np.zeros(1, np.float32), np.zeros(1, bool)
     step = Transition(obs, number[:, None], number, obs, off, off)
-    memory = jax.jit(replay.push, donate_argnums=0).lower(state, step).compile().memory_analysis()
-    assert memory.temp_size_in_bytes < 1e6 < 3e9 < memory.alias_size_in_bytes
+    needs = jax.jit(replay.push, donate_argnums=0).lower(state, step).compile().memory_analysis()
+    assert needs.temp_size_in_bytes < 1e6 < 3e9 < needs.alias_size_in_bytes
 
 
 def test_its_size_is_known_before_and_a_naive_one_takes_six_times_as_much(monkeypatch):
@@ -177,11 +173,9 @@ def test_its_size_is_known_before_and_a_naive_one_takes_six_times_as_much(monkey
     small = CASES["streams"]
     held = sum(x.nbytes for x in jax.tree.leaves(small.init(spec_of(small))))
     assert small.size_of(spec_of(small)) == held
-    monkeypatch.setattr(module, "available", lambda on_host=False: 2_000_000_000)
-    with pytest.raises(ValueError, match=r"takes 3\.06 GB and 2\.00 GB are free on the device"):
+    monkeypatch.setattr(memory, "free", lambda: 2**31)
+    with pytest.raises(ValueError, match=r"needs 2\.9 GiB .* 2\.0 GiB are free .*--set replay\.capacity=.*--seeds"):
         ReplayBuffer(100_000, stack=3).init(pixels)
-    with pytest.raises(ValueError, match=r"3\.06 GB and 2\.00 GB are free in the host's memory"):
-        HostReplay(ReplayBuffer(100_000, stack=3), pixels)
 
 
 def test_what_cannot_be_is_refused():

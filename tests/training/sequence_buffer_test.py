@@ -19,10 +19,10 @@ from made.bonuses.replay_data import DRAWS, FromBatch
 from made.core import Agent, Density, LearnsFrom, ReplayContext, Space, Spec, Transition, trees
 from made.core.schedules import Constant
 from made.nets.fit import Fit
-from made.training import sequence_buffer as module
+from made.training import memory
 from made.training.on_policy import RunConfig, evaluate
 from made.training.replay import ReplayBuffer, stack_frames
-from made.training.sequence_buffer import HostSequenceBuffer, SequenceBuffer
+from made.training.sequence_buffer import SequenceBuffer
 from made.training.sequence_learner import ReplayRun, SequenceLearner
 
 SPEC = Spec(Space((2,), jnp.float32), Space((1,), jnp.float32, None, -1.0, 1.0), horizon=6)
@@ -82,41 +82,36 @@ def told(window) -> bytes:
 def filled(name: str, lengths: list[int], n: int):
     one, (push, _) = CASES[name], compiled(name)
     streams = [Naive(lengths[i:] + lengths[:i], i) for i in range(one.steps.streams)]
-    state, host = one.init(SPEC), HostSequenceBuffer(one, SPEC)
+    state = one.init(SPEC)
     for _ in range(n):
         step = stacked([stream.step() for stream in streams])
         state = push(state, step)
-        host.push(step)
-    return one, streams, state, host
+    return one, streams, state
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.sampled_from(list(CASES)), st.lists(st.integers(1, 7), min_size=1, max_size=5), st.integers(4, 50))
 def test_the_windows_are_those_of_a_list(name, lengths, n):
-    one, streams, state, host = filled(name, lengths, n)
+    one, streams, state = filled(name, lengths, n)
     held = np.asarray(state.steps.taken - state.steps.first)
     wanted = [w for s, k in zip(streams, held, strict=True) for w in s.windows(int(k), one.length, one.whole)]
     if not wanted:  # no episode is long enough: then any window
         wanted = [w for s, k in zip(streams, held, strict=True) for w in s.windows(int(k), one.length, False)]
     size, windows = compiled(name)[1](state)
-    assert int(size) == len(host) == len(wanted) > 0
+    assert int(size) == len(wanted) > 0
     every = [told(jax.tree.map(lambda x, i=i: x[:, i], windows)) for i in range(int(size))]
     assert sorted(every) == sorted(told(stacked(window)) for window in wanted)
-    drawn = one.take(host.state, np.arange(len(host)))
-    here = drawn.steps._replace(obs=drawn.frames[..., 0, :], next_obs=drawn.frames[..., 1, :])
-    assert isinstance(drawn.frames, np.ndarray)
-    assert [told(jax.tree.map(lambda x, i=i: x[:, i], here)) for i in range(len(host))] == every
 
 
 def test_draws_are_even_and_whole_ones_stay_within_an_episode():
-    one, streams, state, host = filled("whole", [5, 2, 4], 40)
+    one, streams, state = filled("whole", [5, 2, 4], 40)
     windows = streams[0].windows(int(state.steps.taken - state.steps.first[0]), 3, True)
     drawn = quick(lambda state, key: one.sample(state, 3000, key))(state, jax.random.key(0))
     assert drawn.obs.shape == (3, 3000, 2) and not np.asarray(drawn.terminated | drawn.truncated)[:-1].any()
     counts = np.array([(np.asarray(drawn.reward)[0] == window[0].reward).sum() for window in windows])
     assert counts.sum() == 3000 and (np.abs(counts - 3000 / len(counts)) < 4 * np.sqrt(3000 / len(counts))).all()
-    assert host.draw(5).steps.reward.shape == (3, 5)
-    assert set(host.recent(200, 2).steps.reward.tolist()) == {float(s.reward) for _, s in streams[0].steps[-2:]}
+    recent = one.recent(state, 200, jax.random.key(1), 2).reward
+    assert set(np.asarray(recent)[0].tolist()) == {float(s.reward) for _, s in streams[0].steps[-2:]}
     assert CASES["crossing"].recent(state, 6, jax.random.key(1), 4).reward.shape == (1, 6)
 
 
@@ -125,11 +120,9 @@ def test_its_size_is_known_and_what_cannot_be_is_refused(monkeypatch):
     assert one.size_of(SPEC) == sum(x.nbytes for x in jax.tree.leaves(one.init(SPEC)))
     with pytest.raises(ValueError, match="length=9 and 8 steps a stream"):
         SequenceBuffer(ReplayBuffer(16, streams=2), 9)
-    with pytest.raises(ValueError, match="No window of 3 steps"):
-        HostSequenceBuffer(CASES["whole"], SPEC).draw(1)
-    monkeypatch.setattr(module, "available", lambda on_host=False: 1_000_000_000)
+    monkeypatch.setattr(memory, "free", lambda: 2**30)
     pixels = SPEC._replace(obs=Space((64, 64, 3), jnp.uint8))
-    with pytest.raises(ValueError, match=r"takes 3\.08 GB and 1\.00 GB are free on the device: HostSequenceBuffer"):
+    with pytest.raises(ValueError, match=r"needs 2\.9 GiB .* 1\.0 GiB are free .*--set replay\.steps\.capacity"):
         SequenceBuffer().init(pixels)
 
 

@@ -1,10 +1,7 @@
-"""The learner of a control run: all seeds as lanes of one program, or a state a seed and the same programs in turn.
+"""The learner of a control run: all seeds as lanes of one program, or a state a seed and the same programs in turn."""
 
-Where the replays do not fit on the device they stay on the host (`made.training.backends.host_replay`), and each update is handed
-what is drawn there.
-"""
-
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +13,6 @@ from made.bonuses.replay_data import needs_new
 from made.core import Spec, Transition
 from made.training.backends import compiled_envs
 from made.training.backends.control_programs import ControlPrograms
-from made.training.backends.host_replay import DeviceMirror, Exclusive, HostReplay, StepBuffer, cpu_device
 from made.training.control_config import ControlConfig
 from made.training.off_policy import ReplayLearnerState
 from made.training.sequence_learner import SequenceLearner
@@ -30,22 +26,86 @@ class Leaves(NamedTuple):
     leaves: list[Array]
 
 
+def cpu_device() -> Any:
+    """The CPU device next to an accelerator. None if there is none, or if the CPU is the default device."""
+    if jax.default_backend() == "cpu":
+        return None
+    try:
+        return jax.devices("cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS leaves it out
+        return None
+
+
+class DeviceMirror:
+    """Copies of a list's arrays on another device, renewed when the arrays change."""
+
+    def __init__(self, device: Any):
+        self._device = device
+        self._of: dict[int, Array] = {}
+        self._copied: dict[int, Array] = {}
+
+    def __call__(self, arrays: Sequence[Array], which: Sequence[int]) -> list[Any]:
+        """Copies of the arrays with these indices, None for the others. No indices means all."""
+        which = which or range(len(arrays))
+        if list(which) != list(self._of) or any(arrays[i] is not x for i, x in self._of.items()):
+            self._of = {i: arrays[i] for i in which}
+            jax.block_until_ready(list(self._of.values()))  # releases the GIL, which copying may not
+            self._copied = dict(zip(which, jax.device_put(list(self._of.values()), self._device), strict=True))
+        return [self._copied.get(i) for i in range(len(arrays))]
+
+
+class Exclusive:
+    """Runs one call at a time over all threads, each until its result is ready.
+
+    If the updates of all seeds run on the device together, they end together. Then all seeds act and the device is
+    idle. One at a time, a seed acts while the next one learns.
+    """
+
+    def __init__(self):
+        self._turn = threading.Lock()
+
+    def __call__(self, call: Callable, *args: Any) -> Any:
+        with self._turn:
+            return jax.block_until_ready(call(*args))
+
+
+class StepBuffer:
+    """Steps of one seed, or of all as lanes, that are stored in the replay `many` at a time, in one call."""
+
+    def __init__(self, many: int, axis: int):
+        self.many, self._axis = many, axis
+        self._steps: list[Transition] = []
+
+    def add(self, step: Transition) -> None:
+        """Add one step, leaves [1, N, ...], or [L, 1, N, ...] where the time axis is 1."""
+        self._steps.append(step)
+
+    def clear(self) -> None:
+        """Drop all steps."""
+        self._steps = []
+
+    def stored(self, store: Callable[[list[Array], Transition], list[Array]], leaves: list[Array], whole: bool) -> Any:
+        """The leaves after full chunks are stored. With `whole` the remaining steps follow, one by one."""
+        while len(self._steps) >= self.many:
+            first, self._steps = self._steps[: self.many], self._steps[self.many :]
+            leaves = store(leaves, jax.tree.map(lambda *x: np.concatenate(x, self._axis), *first))
+        while whole and self._steps:
+            leaves = store(leaves, self._steps.pop(0))
+        return leaves
+
+
 class ControlLearner:
     """Acts, stores, learns and adds up what is measured, for every seed.
 
     From states the seeds are lanes of one program; from pixels each has a state of its own, since convolutions with
-    other weights in each lane are slow (`made.training.off_policy.programs`). An action takes two calls: `ask`, and `learn`,
-    which stores, learns and adds up, and which nobody waits for until the next action. Where updates come many at once
-    (`ControlConfig.due`), steps wait and are stored together, and actions are chosen on the host's processor
-    (`made.training.backends.host_replay`). `timed` is best on a GPU; on a CPU one program of all kinds of updates takes less time
-    to compile. With `on_host` the replays of the states are in NumPy: between `opened` and `closed` they stand apart,
-    on shelves.
+    other weights in each lane are slow (`made.training.off_policy.programs`). An action takes two calls, `ask` and
+    `learn`. `learn` stores, learns and adds up, and is not waited for until the next action. If many updates are due
+    at once (`ControlConfig.due`), steps are stored many at a time and actions are chosen on the CPU. `at_phase` is best
+    on a GPU; on a CPU one program of all kinds of updates takes less time to compile.
     """
 
-    def __init__(
-        self, run: ControlConfig, spec: Spec, seeds: Sequence[int], at_phase: bool | None = None, on_host: bool = False
-    ):
-        self.run, self.seeds, self.as_lanes, self.on_host = run, seeds, not run.task.pixels, on_host
+    def __init__(self, run: ControlConfig, spec: Spec, seeds: Sequence[int], at_phase: bool | None = None):
+        self.run, self.seeds, self.as_lanes = run, seeds, not run.task.pixels
         on_gpu = jax.default_backend() != "cpu"
         self.at_phase = run.agent.kinds > 1 and (on_gpu if at_phase is None else at_phase)
         self.one_by_one = run.task.pixels and not on_gpu  # see `_studied`
@@ -54,13 +114,8 @@ class ControlLearner:
         both = jax.vmap(jax.random.split)(keys)
         self._starts, self._acts = self._parts(both[:, 0]), self._parts(both[:, 1])
         self._judges = self._parts(jax.vmap(lambda key: jax.random.fold_in(key, _JUDGED))(keys))
-        self._shelves = [HostReplay(self.learner, part, self.as_lanes) for part in self._seeds()] if on_host else []
         n = len(seeds) if self.as_lanes else None
-        self.programs = ControlPrograms(run, self.learner, n, self.at_phase, on_host, self._starts[0])
-        self._keep_on_host()
-
-    def _keep_on_host(self) -> None:
-        """What is kept on the host where updates come many at once."""
+        self.programs = ControlPrograms(run, self.learner, n, self.at_phase, self._starts[0])
         actor = cpu_device()
         self._waiting = [StepBuffer(self.run.at_once, int(self.as_lanes)) for _ in self._starts]
         self._copies: list[DeviceMirror] = []
@@ -73,52 +128,18 @@ class ControlLearner:
         """What belongs to all seeds [L, ...], as one part or one a seed."""
         return [x] if self.as_lanes else [x[i] for i in range(len(self.seeds))]
 
-    def _seeds(self) -> list[Sequence[int]]:
-        return [self.seeds] if self.as_lanes else [[seed] for seed in self.seeds]
-
     def like(self) -> tuple[ReplayLearnerState, ...]:
-        """The shapes of the states; replays on the host as arrays that take no room."""
-        states = tuple(jax.eval_shape(self.programs.pure.start, key) for key in self._starts)
-        if not self.on_host:
-            return states
-        no_room = lambda shape, dtype: np.broadcast_to(np.zeros((), dtype), shape)  # noqa: E731
-        return tuple(one._replace(replay=x.blank(no_room)) for x, one in zip(self._shelves, states, strict=True))
+        """The shapes of the states."""
+        return tuple(jax.eval_shape(self.programs.pure.start, key) for key in self._starts)
 
     def start(self) -> tuple[ReplayLearnerState, ...]:
         """Nothing seen yet."""
-        states = tuple(jax.tree.map(compiled_envs.strip_weak_type, self.programs.start(key)) for key in self._starts)
-        if not self.on_host:
-            return states
-        return tuple(one._replace(replay=x.blank()) for x, one in zip(self._shelves, states, strict=True))
+        return tuple(jax.tree.map(compiled_envs.strip_weak_type, self.programs.start(key)) for key in self._starts)
 
-    def placed(self, learners: Sequence[ReplayLearnerState]) -> tuple[ReplayLearnerState, ...]:
-        """On the device, all but replays that are kept on the host."""
-        if not self.on_host:
-            return jax.device_put(tuple(learners))
-        return tuple(jax.device_put(_apart(one))._replace(replay=one.replay) for one in learners)
-
-    def opened(self, learners: Sequence[ReplayLearnerState]) -> list[Any]:
-        """The states for `learn`, and nothing waits to be stored in them; replays on the host are put on shelves.
-
-        Those are changed in place. So one array of a state that was opened is deleted: nobody can save it or go on from
-        it, as with a state whose arrays were donated.
-        """
+    def clear_waiting(self) -> None:
+        """Drop the steps that an interrupted segment left waiting to be stored."""
         for one in self._waiting:
-            one.forget()  # what a stretch that was interrupted left
-        if not self.on_host:
-            return list(learners)
-        opened = []
-        for shelf, one in zip(self._shelves, learners, strict=True):
-            shelf.open(one.replay)
-            opened.append(_apart(one)._replace(k=jnp.copy(one.k)))
-            one.k.delete()
-        return opened
-
-    def closed(self, learners: Sequence[ReplayLearnerState]) -> tuple[ReplayLearnerState, ...]:
-        """The states after `row`, whole again."""
-        if not self.on_host:
-            return tuple(learners)
-        return tuple(one._replace(replay=x.held) for x, one in zip(self._shelves, learners, strict=True))
+            one.clear()
 
     def carries(self, n: int) -> tuple[PyTree, ...]:
         """What is remembered in n environments of each seed where an episode begins."""
@@ -163,21 +184,18 @@ class ControlLearner:
         Does not wait, but for many updates at once where others could act meanwhile. It leaves the state as `Leaves`,
         which `row` puts together again.
         """
-        take = self._taken_on_host if self.on_host else self._taken
         step = jax.tree.map(lambda x: x[:, None, None] if self.as_lanes else x[:, None], came)  # of one stream
         leaves = learners[i].leaves if isinstance(learners[i], Leaves) else jax.tree.leaves(learners[i])
-        leaves, sums[i] = take(i, leaves, sums[i], step, t)
+        leaves, sums[i] = self._taken(i, leaves, sums[i], step, t)
         learners[i] = Leaves(leaves)
-        if self.on_host and self.run.due(t + 1)[0]:
-            self._shelves[i].look_ahead(t + 1)  # while the device is busy
 
     def _taken(self, i: int, leaves: list[Array], sums: Any, came: Transition, t: int) -> tuple[list[Array], Any]:
-        """A step of the i-th state, whose replay is on the device."""
+        """The leaves and sums of the i-th state after this step."""
         programs, first, (updates, new) = self.programs, self.run.seed_steps, self.run.due(t)
         if updates:
             sums = programs.nothing(leaves, came) if sums is None else sums
         if updates == new == 1:
-            return programs.update(t - first, leaves, sums, (came,), np.int32(t))
+            return programs.update(t - first, leaves, sums, came, np.int32(t))
         self._waiting[i].add(came)
         leaves = self._stored(i, leaves, whole=bool(updates) or t == first)
         if updates:  # without parts that need them the new steps are not told, so that one program does for all
@@ -208,19 +226,6 @@ class ControlLearner:
 
         return self._waiting[i].stored(store, leaves, whole)
 
-    def _taken_on_host(
-        self, i: int, leaves: list[Array], sums: Any, came: Transition, t: int
-    ) -> tuple[list[Array], Any]:
-        """The same where it is on the host: an update is handed what was drawn before its step came in."""
-        shelf, programs, first = self._shelves[i], self.programs, self.run.seed_steps
-        if not self.run.due(t)[0]:
-            shelf.push(came)
-            shown = shelf.shown(t, new_to_all(self.run)) if t == first else None
-            return (leaves if shown is None else programs.call(programs.meet, leaves, *shown)), sums
-        given = shelf.drawn(t), came, shelf.push(came)
-        sums = programs.nothing(leaves, *given) if sums is None else sums
-        return programs.update(t - first, leaves, sums, given, np.int32(t))
-
     def row(self, learners: list[Any], sums: list[Any], t: int) -> tuple[dict[str, Any], np.ndarray]:
         """What the updates of a row say of each seed, [L]: scalars, and where something was not finite."""
         for i, one in enumerate(learners):
@@ -238,10 +243,6 @@ class ControlLearner:
 def to_numpy(actions: Array | np.ndarray) -> np.ndarray:
     """Actions [n, A] of all environments that were asked for, once they are there."""
     return np.asarray(actions).reshape(-1, actions.shape[-1])
-
-
-def _apart(state: ReplayLearnerState) -> ReplayLearnerState:
-    return state._replace(replay=None)
 
 
 def new_to_all(run: ControlConfig) -> int:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from made.core import Transition
 from made.training import sharding
 from made.training.backends import compiled_envs
 from made.training.compile_cache import compile_lock
@@ -24,18 +25,15 @@ from made.training.sequence_learner import SequenceLearner
 class ControlPrograms:
     """Programs for the state of one seed, or for those of `n` seeds as lanes, leaves [n, ...].
 
-    `at_phase` has a program for each kind of update that an agent makes in turn (`Agent.at_phase`). With `on_host` replays
-    stay there, and an update is given what was drawn from them. They may be called from several threads.
+    `at_phase` has a program for each kind of update that an agent makes in turn (`Agent.at_phase`). They may be
+    called from several threads.
     """
 
-    def __init__(
-        self, run: ControlConfig, learner: ReplayLearner, n: int | None, at_phase: bool, on_host: bool, key: Array
-    ):
-        self.run, self.learner, self.n, self.at_phase, self.on_host = run, learner, n, at_phase, on_host
-        self.pure = functions(learner, n is not None, on_host)
+    def __init__(self, run: ControlConfig, learner: ReplayLearner, n: int | None, at_phase: bool, key: Array):
+        self.run, self.learner, self.n, self.at_phase = run, learner, n, at_phase
+        self.pure = functions(learner, n is not None)
         shape = jax.eval_shape(self.pure.start, key)
         self.tree, self.of_agent = jax.tree.structure(shape), jax.tree.structure(shape.agent)
-        self._update = self.pure.improve if on_host else self.pure.advance
         self._many: Any = jax.vmap if n is not None else lambda fn, _: fn
         self._kinds: list[Callable] = []  # of updates, where each has a program
         self._compiling, self._ready = threading.Lock(), set()
@@ -46,7 +44,6 @@ class ControlPrograms:
         storing = lambda: UpdatingProgram(self._on_leaves(self.pure.store), sharding.options(1))  # noqa: E731
         self.store = {steps: storing() for steps in (1, run.at_once)}
         self.introduce = compiled(self._on_leaves(self.pure.introduce), static_argnums=1, donate_argnums=0)
-        self.meet = compiled(self._on_leaves(self.pure.meet), donate_argnums=0)
         self._learn = compiled(self._learning, static_argnums=4, donate_argnums=(0, 1))
         self.study = compiled(self._studying, static_argnums=(3, 4), donate_argnums=(0, 1))
         self.study_one = compiled(self._studying_one, static_argnums=(4, 5), donate_argnums=(0, 1))
@@ -66,7 +63,7 @@ class ControlPrograms:
         return program(*given)
 
     def update(self, k: int, *given: Any) -> tuple[list[Array], compiled_envs.MetricSums]:
-        """The k-th update, of (leaves, sums, what came or was drawn, t), by the program of its kind.
+        """The k-th update, of (leaves, sums, step, t), by the program of its kind.
 
         Those are compiled side by side when the first is asked for.
         """
@@ -80,10 +77,10 @@ class ControlPrograms:
                         self._kinds = sharding.compiled(lowered)
         return self._kinds[k % len(self._kinds)](*given)
 
-    def nothing(self, leaves: list[Array], *given: Any) -> compiled_envs.MetricSums:
+    def nothing(self, leaves: list[Array], came: Transition) -> compiled_envs.MetricSums:
         """Sums of zero, in arrays of their own, to be donated."""
         if self._measured is None:
-            self._measured = tuple(jax.eval_shape(self._update, self.whole(leaves), *given)[1])
+            self._measured = tuple(jax.eval_shape(self.pure.advance, self.whole(leaves), came)[1])
         shape = () if self.n is None else (self.n,)
         return jax.tree.map(lambda x: jnp.array(jnp.broadcast_to(x, shape)), compiled_envs.zeros(self._measured))
 
@@ -107,13 +104,10 @@ class ControlPrograms:
         return lambda leaves, *more: self.tree.flatten_up_to(call(self.whole(leaves), *more))
 
     def _learning(
-        self, leaves: list[Array], sums: compiled_envs.MetricSums, given: tuple, t: Array, kind: int | None
+        self, leaves: list[Array], sums: compiled_envs.MetricSums, came: Transition, t: Array, kind: int | None
     ) -> tuple[list[Array], compiled_envs.MetricSums]:
-        update = self._update
-        if kind is not None:
-            pure = functions(self.learner.kinds[kind], self.n is not None)
-            update = pure.improve if self.on_host else pure.advance
-        state, measured = update(self.whole(leaves), *given)
+        pure = self.pure if kind is None else functions(self.learner.kinds[kind], self.n is not None)
+        state, measured = pure.advance(self.whole(leaves), came)
         return self._added(state, sums, measured, t)
 
     def _studying(

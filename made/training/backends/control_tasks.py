@@ -3,15 +3,12 @@
     t:   act on what is seen  ->  send  ->  learn from step t - 1  ->  receive step t
 
 The update overlaps physics and drawing, and the order of events is the same whoever is done first; seeds from pixels
-have turns of their own (`made.training.backends.async_stepper`). So the agent that acts at step t has learnt from the steps up to t - 2.
-What came last and is not learnt from yet belongs to the state, as do the replay and the environments, so that a run
-goes on from a checkpoint to the bit.
+have turns of their own (`made.training.backends.async_stepper`). So the agent that acts at step t has learnt from the
+steps up to t - 2. What came last and is not learnt from yet belongs to the state, as do the replay and the
+environments, so that a run goes on from a checkpoint to the bit.
 """
 
 import contextlib
-import functools
-import os
-import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -30,7 +27,6 @@ from made.training.backends.control_learner import ControlLearner
 from made.training.backends.host_envs import seed_for
 from made.training.control_config import ControlConfig, DreamerConfig
 from made.training.off_policy import ReplayLearnerState
-from made.training.replay import available_memory
 from made.training.train_loop import Backend
 from made.training.train_plan import TrainPlan
 
@@ -40,9 +36,7 @@ _JUDGED = 0x6A756467  # sets the seeds of evaluations apart from those of traini
 class ControlState(NamedTuple):
     """All that changes in a run: what learns is on the device, all else in NumPy, at whatever width."""
 
-    learners: tuple[
-        ReplayLearnerState, ...
-    ]  # one of all seeds, leaves [L, ...], or one a seed; the replay may be in NumPy
+    learners: tuple[ReplayLearnerState, ...]  # one of all seeds, leaves [L, ...], or one a seed
     workers: Arrays
     came: Transition  # [L, ...] the last step, not learnt from yet; pictures are single frames
     age: Int64[np.ndarray, " L"]  # actions in the episode so far
@@ -97,93 +91,46 @@ def _programs(beside: "ControlBackend") -> Backend:
 
 
 def memory_beside_replay(run: ControlConfig, spec: Spec) -> int:
-    """Bytes that a seed takes on the device without its replay: networks, optimisers, and what the bonus keeps."""
-    return memory.size_of(jax.eval_shape(functools.partial(run.learner(spec).start, on_host=True), jax.random.key(0)))
+    """Bytes that a seed needs on the device without its replay: networks, optimizers, and the bonus's buffers."""
+    return memory.size_of(jax.eval_shape(run.learner(spec).start_without_replay, jax.random.key(0)))
 
 
-def keeps_replay_on_host(run: ControlConfig, size: int, seeds: int, rest: int = 0) -> bool:
-    """Whether replays of that size a seed are kept on the host: said where nobody asked, refused if they fit nowhere.
+def require_memory(run: ControlConfig, size: int, seeds: int, rest: int = 0) -> None:
+    """Raise an error for replays of `size` bytes a seed that do not fit, with `rest` bytes of each seed's other state.
 
-    `rest` is what a seed takes beside its replay, on the device wherever that is.
-    `MADE_REPLAY=host` and `MADE_REPLAY=device` ask for one of the two. It is no setting of a run, which may go on in
-    the other place.
+    They must fit on the device, and their copies in main memory while a checkpoint is written.
     """
-    asked, dreams = os.environ.get("MADE_REPLAY", ""), isinstance(run, DreamerConfig)
-    if asked not in ("", "host", "device"):
-        raise ValueError(f"MADE_REPLAY is {asked!r}: set it to host or device, or leave it unset.")
-    if asked == "host" and dreams:
-        raise ValueError("MADE_REPLAY=host is for rad and sac: Dreamer's replay of sequences is kept on the device.")
-    if asked == "host":
-        require_memory(run, size, seeds, rest, on_host=True)
-        return True
-    try:
-        require_memory(run, size, seeds, rest)
-    except ValueError:
-        if dreams or asked or _lacks(size, seeds, rest, on_host=True):
-            raise
-        why = "does not fit on the device and stays on the host"
-        if _lacks(size, seeds, rest)[0][2] != _ON_DEVICE:
-            why = "stays on the host, which has no room for the copies that a checkpoint makes of one on the device"
-        print(f"made: the replay, {memory.in_words(size)} a seed, {why}.", file=sys.stderr, flush=True)
-        return True
-    return False
-
-
-_ON_DEVICE = "are needed on the device"
-
-
-def _lacks(size: int, seeds: int, rest: int, on_host: bool = False) -> list[tuple[int, int, str]]:
-    """(bytes needed, bytes free, where and what for) of the places that have too little room.
-
-    A replay on the host is written to a checkpoint from where it is, and what is read from one is the replay.
-    """
-    free, share = available_memory(on_host=True), memory.left_of_share()
-    free = min(free, share) if free is not None and share is not None else free
-    copies = 2 + (jax.default_backend() == "cpu")  # those of a checkpoint, and where device and host are one the first
-    places = (
-        (seeds * (size + rest), available_memory(), _ON_DEVICE),
-        (copies * seeds * (size + rest), free, "are needed on the host, for a checkpoint is a copy"),
-    )
-    if on_host:
-        places = ((seeds * size, free, "are needed on the host"), (seeds * rest, available_memory(), _ON_DEVICE))
-    return [(needed, free, where) for needed, free, where in places if free is not None and needed > free]
-
-
-def require_memory(run: ControlConfig, size: int, seeds: int, rest: int = 0, on_host: bool = False) -> None:
-    """Refuse replays of that size a seed that do not fit on the device, or on the host while they are written.
-
-    With `on_host` they are kept there, and the device needs room for `rest` alone.
-    """
-    more = f", and what learns beside it {memory.in_words(rest)}," if rest else ""
-    dreams = isinstance(run, DreamerConfig)  # of pictures that have one size
-    size_of_pictures = " or a smaller --set task.size=..." if run.task.pixels and not dreams else ""
-    path = f"replay{'.steps' * dreams}.capacity"
-    for needed, free, where in _lacks(size, seeds, rest, on_host):
+    copies = 2 + (jax.default_backend() == "cpu")  # on a CPU the state itself is there too
+    total = seeds * (size + rest)
+    for needed, free, where in (
+        (total, memory.free(), "on the device"),
+        (copies * total, memory.free_on_host(), "on the host, for a checkpoint is a copy"),
+    ):
+        if free is None or needed <= free:
+            continue
+        dreams = isinstance(run, DreamerConfig)  # its frames have one size
+        fewer = "train fewer --seeds or " * (seeds > 1)
+        smaller = " or --set task.size=..." * (run.task.pixels and not dreams)
         raise ValueError(
-            f"A replay of {run.replay.capacity:,} steps takes {memory.in_words(size)}{more} for each of {seeds} "
-            f"seed{'s' * (seeds > 1)}; {memory.in_words(needed)} {where}, and {memory.in_words(free)} are free: "
-            f"take fewer --seeds, a smaller --set {path}=...{size_of_pictures}."
+            f"A replay of {run.replay.capacity:,} steps needs {memory.in_words(size)}"
+            f"{f', and the networks and bonus {memory.in_words(rest)},' * (rest > 0)} for each of {seeds} "
+            f"seed{'s' * (seeds > 1)}; {memory.in_words(needed)} are needed {where}, and {memory.in_words(free)} are "
+            f"free: {fewer}set a smaller --set replay{'.steps' * dreams}.capacity=...{smaller}."
         )
 
 
 class ControlBackend:
-    """The environments of every seed, where they stand, and the learner beside them.
+    """The environments of every seed, where they stand, and the learner beside them."""
 
-    `on_host` says where the replays are kept; without it that is found out, and a run that fits nowhere is refused.
-    """
-
-    def __init__(self, plan: TrainPlan, on_host: bool | None = None):
+    def __init__(self, plan: TrainPlan):
         run: ControlConfig = plan.run  # type: ignore[assignment]
         self.plan, self.run, self.task, self.at = plan, run, run.task, -1
         self._training: WorkerPool | None = None
         self._judge: WorkerPool | None = None
         try:
             spec = self.workers.spec
-            if on_host is None:
-                on_host = keeps_replay_on_host(
-                    run, run.replay.size_of(spec), len(plan.seeds), memory_beside_replay(run, spec)
-                )
-            self.learning = ControlLearner(run, spec, plan.seeds, on_host=on_host)
+            require_memory(run, run.replay.size_of(spec), len(plan.seeds), memory_beside_replay(run, spec))
+            self.learning = ControlLearner(run, spec, plan.seeds)
         except BaseException:
             self.close()
             raise
@@ -222,7 +169,7 @@ class ControlBackend:
 
     def place(self, state: ControlState) -> ControlState:
         """What learns on the device, as it was read from a checkpoint."""
-        return state._replace(learners=self.learning.placed(state.learners), carries=jax.device_put(state.carries))
+        return state._replace(learners=jax.device_put(state.learners), carries=jax.device_put(state.carries))
 
     def advance(self, run: Any, state: ControlState, n: Any) -> tuple[ControlState, compiled_envs.LogRecord]:
         """n actions of every seed, and what they measured: `lanes.advance` for control tasks."""
@@ -244,13 +191,12 @@ class ControlBackend:
         begins, workers, learning = int(state.k), self.workers, self.learning
         if begins != self.at:
             workers.load(state.workers)
-        walk = AsyncStepper(
-            self.plan, learning, workers, learning.opened(state.learners), state.came, state.age, state.carries
-        )
+        learning.clear_waiting()
+        walk = AsyncStepper(self.plan, learning, workers, list(state.learners), state.came, state.age, state.carries)
         walk.go(begins, n)
         self.at = begins + n
         scalars, bad = learning.row(walk.learners, walk.sums, self.at)
-        learnt, carries = learning.closed(walk.learners), tuple(walk.carries)
+        learnt, carries = tuple(walk.learners), tuple(walk.carries)
         after = ControlState(learnt, workers.save(), walk.came, walk.age, np.asarray(self.at, np.int64), carries)
         return after, compiled_envs.LogRecord({**walk.tally.means(), **scalars}, bad)  # type: ignore
 

@@ -33,7 +33,7 @@ from made.core import (
 )
 from made.core.schedules import Constant
 from made.training.off_policy import ExternalEnv, ReplayLearner, programs
-from made.training.replay import HostReplay, ReplayBuffer
+from made.training.replay import ReplayBuffer
 
 STATE = Spec(Space((3,), jnp.float32), Space((2,), jnp.float32, None, -1.0, 1.0), horizon=5)
 PIXELS = STATE._replace(obs=Space((100, 100, 9), jnp.uint8))
@@ -143,19 +143,6 @@ def test_several_updates_in_one_call_share_out_what_came_in():
     assert float(metrics["odd"]) == 2  # the mean of 1 and 3: what an update has no number for does not count
     with pytest.raises(ValueError, match="5 new steps cannot be shared out over 2"):
         LEARNER.advance(after, steps(5), 2)
-
-
-def test_a_replay_on_the_host_teaches_as_one_on_the_device():
-    host, state = HostReplay(LEARNER.replay, STATE), begun()
-    for t in range(30):
-        host.push(trees.index(steps(30), t))
-    numbers, blank, improve = np.arange(16) % 30, state._replace(replay=None), quick(LEARNER.improve)
-    draws = [LEARNER.replay.take(held, numbers) for held in (host.state, state.replay)]
-    after, same = (improve(blank, (drawn, None), steps(1, seed=1))[0] for drawn in draws)
-    assert after.replay is None and int(after.k) == 1 and close(after, same)
-    assert np.array_equal(after.agent["drawn"], steps(30).reward[::-1][:16, 0]) and not close(after.bonus, state.bonus)
-    with pytest.raises(ValueError, match="HostReplay"):
-        LEARNER.store(blank, steps(1))
 
 
 def test_acting_explores_or_not_and_lanes_have_one_more_axis():

@@ -291,30 +291,51 @@ def test_pictures_that_cannot_be_drawn_are_told_before_anything_is_started(monke
     assert capsys.readouterr().err == "made: No picture can be drawn here.\n"
 
 
-def test_a_replay_that_does_not_fit_is_refused_with_its_size(monkeypatch):
+@pytest.mark.parametrize(
+    "free, where",
+    [((2**31, 2**50), "3.0 GiB are needed on the device"), ((2**50, 2**31), "9.0 GiB are needed on the host")],
+)
+def test_a_replay_that_does_not_fit_is_refused_with_its_size(free, where, monkeypatch):
     asked = plan("sac").run
-    for on_host, words in ((False, "3.0 GiB are needed on the device"), (True, "9.0 GiB are needed on the host")):
-        free = lambda on_host=False, tight=on_host: 2**31 if on_host == tight else 2**50  # noqa: E731
-        monkeypatch.setattr(control_tasks, "available", free)
-        with pytest.raises(ValueError, match=rf"64 steps takes 1.5 GiB for each of 2 seeds; {words}.* 2.0 GiB") as told:
-            control_tasks.require_memory(asked, 3 * 2**29, 2)  # type: ignore[arg-type]
-        assert "task.size" not in str(told.value), "from states there is no picture"
+    monkeypatch.setattr(memory, "free", lambda: free[0])
+    monkeypatch.setattr(memory, "free_on_host", lambda: free[1])
+    says = (
+        rf"64 steps needs 1.5 GiB for each of 2 seeds; {where}.* 2.0 GiB are free: train fewer --seeds or set .*\.\.\.$"
+    )
+    with pytest.raises(ValueError, match=says) as error:
+        control_tasks.require_memory(asked, 3 * 2**29, 2)  # type: ignore[arg-type]
+    assert "replay.capacity=..." in str(error.value)
+    assert "task.size" not in str(error.value), "from states there is no frame"
+    with pytest.raises(ValueError, match="free: set a smaller"):
+        control_tasks.require_memory(asked, 2**33, 1)  # type: ignore[arg-type]
+    assert control_tasks.require_memory(asked, 2**29, 1) is None  # type: ignore[arg-type, func-returns-value]
 
 
-def test_what_learns_beside_the_replay_is_counted_too(monkeypatch):
+def test_a_run_that_does_not_fit_is_refused_before_it_compiles(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(memory, "free", lambda devices=1: 2**20)
+    monkeypatch.setattr(control_tasks, "ControlLearner", None)
+    words = ("--env", "pendulum_swingup", "--agent", "sac", "--set", "replay.capacity=100000")
+    assert main.main(["train", *words, "--out", str(tmp_path / "out")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(r"^made: A replay of 100,000 steps needs .* 1\.0 MiB are free: .*--set replay\.capacity=", line), (
+        line
+    )
+
+
+def test_networks_and_bonus_are_counted_with_the_replay(monkeypatch):
     run = build_control.build("pendulum_swingup", "rad", "made", False, 0.1, None, ("replay.capacity=1000",))
     spec = run.task.spec(actions=1)
     rest = control_tasks.memory_beside_replay(run, spec)
     state = jax.eval_shape(run.learner(spec).start, jax.random.key(0))
     assert rest == memory.size_of(state) - memory.size_of(state.replay) > 2**28  # features, networks, Adam's moments
-    seen = []
-    monkeypatch.setattr(control_tasks, "available", lambda on_host=False: 2**50 if on_host else seen[0])
-    for seen[:], keeps in (([3 * (2**30 + rest)], False), ([3 * (2**30 + rest) - 1], True), ([3 * rest], True)):
-        assert control_tasks.keeps_replay_on_host(run, 2**30, 3, rest) == keeps
-    seen[:] = [3 * rest - 1]
-    said = f"1.0 GiB, and what learns beside it {memory.in_words(rest)}, for each of 3 seeds; "
-    with pytest.raises(ValueError, match=f"{re.escape(said)}.* device"):
-        control_tasks.keeps_replay_on_host(run, 2**30, 3, rest)
+    needed = 3 * (2**30 + rest)
+    monkeypatch.setattr(memory, "free_on_host", lambda: None)
+    monkeypatch.setattr(memory, "free", lambda: needed)
+    control_tasks.require_memory(run, 2**30, 3, rest)
+    monkeypatch.setattr(memory, "free", lambda: needed - 1)
+    says = f"1.0 GiB, and the networks and bonus {memory.in_words(rest)}, for each of 3 seeds; "
+    with pytest.raises(ValueError, match=f"{re.escape(says)}.* device.* task.size"):
+        control_tasks.require_memory(run, 2**30, 3, rest)
 
 
 def test_the_command_counts_steps_of_the_environment_and_takes_the_papers_temperatures():

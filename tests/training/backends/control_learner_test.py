@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from made.core import Transition
-from made.training.backends.host_replay import DeviceMirror, Exclusive, StepBuffer, cpu_device
+from made.training.backends.control_learner import DeviceMirror, Exclusive, StepBuffer, cpu_device
 
 
 def step(i, lanes=()):
@@ -32,7 +32,7 @@ def test_whole_stretches_are_stored_together_and_the_rest_one_by_one_in_their_or
     assert stored(waiting, whole=False) == []
     assert stored(waiting, whole=True) == [6, 7]
     waiting.add(step(9))
-    waiting.forget()
+    waiting.clear()
     assert stored(waiting, whole=True) == []
 
 
