@@ -29,7 +29,7 @@ class Hosted(Environment):
     def vector(self, n: int) -> HostEnvironment:
         """n of them side by side."""
         if self.source == "envpool":
-            from made.envs.external.envpool import EnvPoolGrids
+            from made.envs.external.envpool_grids import EnvPoolGrids
 
             venv = EnvPoolGrids(self.task, n)
             horizon = venv.max_steps

@@ -10,7 +10,7 @@ import pytest
 
 from made.core import hashing
 from made.envs.external import host_env
-from made.envs.external.envpool import Changes, EnvPoolGrids, pool_task
+from made.envs.external.envpool_grids import Changes, EnvPoolGrids, pool_task
 from made.envs.external.host_env import Hosted, hosted
 
 N = 3
