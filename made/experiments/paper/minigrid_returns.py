@@ -29,9 +29,9 @@ def solves(table: Table, task: str, method: str) -> bool:
     return bool(np.mean(shared.final(table, f"{task}/{method}") > shared.SOLVED) > 0.5)
 
 
-def budget(table: Table, task: str) -> float:
-    """The frames that a task was tried for."""
-    return float(shared.returns(table, f"{task}/none")[0][-1])
+def frames_of_made(table: Table, task: str) -> float:
+    """The frames that both MADE and gated MADE were run for."""
+    return float(min(shared.returns(table, f"{task}/{method}")[0][-1] for method in MADES))
 
 
 def enough(table: Table) -> bool:
@@ -40,24 +40,25 @@ def enough(table: Table) -> bool:
 
 def made_solves_all(table: Table) -> Verdict:
     """Claim 18: holds if MADE solves all twelve tasks; fails if it misses one that it had 90 million frames for."""
-    names, said, missed = shared.tasks(table), [], []
+    names, said, missed = shared.tasks(table, *MADES), [], []
     for task in names:
         won = [method for method in MADES if solves(table, task, method)]
-        said.append(f"{task} {' and '.join(won) if won else 'neither'} within {budget(table, task) / 1e6:.0f}M")
-        if not won and budget(table, task) >= PAPER_FRAMES:
+        frames = frames_of_made(table, task)
+        said.append(f"{task} {' and '.join(won) if won else 'neither'} within {frames / 1e6:.0f}M")
+        if not won and frames >= PAPER_FRAMES:
             missed.append(task)
     observed = f"of MADE and gated MADE, what ends above {shared.SOLVED} in most seeds: {'; '.join(said)}"
     if missed:
         return Verdict(False, observed)
     whole = len(names) == shared.ALL_TASKS and all("neither" not in one for one in said)
-    more = "" if whole else f". {len(names)} of {shared.ALL_TASKS} tasks were run, for less than 90M frames"
+    more = "" if whole else f". {len(names)} of {shared.ALL_TASKS} tasks were run; none that is missed had 90M frames"
     return Verdict(True if whole and enough(table) else None, observed + more)
 
 
 def faster_than_bebold(table: Table) -> Verdict:
     """Claim 20: the frames of BeBold over those of the better MADE are at least 2 on every task both solve."""
     low, high, said = [], [], []
-    for task in shared.tasks(table):
+    for task in shared.tasks(table, "bebold", *MADES):
         times = {m: shared.to_solve(table, f"{task}/{m}") for m in ("bebold", *MADES)}
         best = better_made(table, task)
         if times[best].reached < 0.5 or times["bebold"].reached < 0.5:
@@ -99,17 +100,30 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> tuple[float, float, float]:
 
 
 def others_solve_half(table: Table) -> Verdict:
-    """Claim 19: none, RND, ICM, RIDE and AMIGo, as the papers have them, solve at most half of the tasks."""
-    said, most = [], 0.0
+    """Claim 19: none, RND, ICM, RIDE and AMIGo, as the papers have them, solve at most half of the tasks.
+
+    Holds once each of them has missed half of the twelve. A miss counts where it is one at equal terms: another method
+    solves the task within the same frames, or it had 90 million. One that solves more than half is enough against it.
+    """
+    said, most, least = [], 0, shared.ALL_TASKS
     for method in BASELINES:
-        names = [task for task in shared.tasks(table) if method in shared.methods(table, task)]
-        won = sum(solves(table, task, method) for task in names)
-        said.append(f"{method} {won} of {len(names)}")
-        most = max(most, won / shared.ALL_TASKS)
-    if most > 0.5:
-        return Verdict(False, f"solved: {'; '.join(said)}")
-    whole = enough(table) and all(one.endswith(f"of {shared.ALL_TASKS}") for one in said)
-    return Verdict(True if whole else None, f"solved: {'; '.join(said)} that were recorded")
+        names = shared.tasks(table, method)
+        won = [task for task in names if solves(table, task, method)]
+        missed = [task for task in names if task not in won and could_solve(table, task, method)]
+        said.append(f"{method} solves {len(won)} and misses {len(missed)} of {len(names)}")
+        most, least = max(most, len(won)), min(least, len(missed))
+    observed = f"{'; '.join(said)} recorded tasks, missed where another method solves it within the same frames"
+    half = shared.ALL_TASKS / 2
+    if most > half:
+        return Verdict(False, observed)
+    return Verdict(True if enough(table) and least >= half else None, observed)
+
+
+def could_solve(table: Table, task: str, method: str) -> bool:
+    """Whether a method had enough frames: the paper's, or those in which another one solves the task in most seeds."""
+    if shared.returns(table, f"{task}/{method}")[0][-1] >= PAPER_FRAMES:
+        return True
+    return any(shared.to_solve(table, f"{task}/{other}").reached > 0.5 for other in shared.methods(table, task))
 
 
 def baselines_fail_on_rooms(table: Table) -> Verdict:
@@ -151,7 +165,7 @@ def share_left(table: Table, label: str) -> float:
 def factor_drives_the_gain(table: Table) -> Verdict:
     """Claim 33: with the recent density, MADE needs fewer frames than RND behind the same gate."""
     low, high, said = [], [], []
-    for task in shared.tasks(table):
+    for task in shared.tasks(table, "rnd/gated", "made/gated", "gate"):
         times = {m: shared.to_solve(table, f"{task}/{m}").times for m in ("rnd/gated", "made/gated", "gate")}
         ratio = _ratio(times["rnd/gated"], times["made/gated"])
         alone = _ratio(times["gate"], times["made/gated"])
@@ -161,7 +175,7 @@ def factor_drives_the_gain(table: Table) -> Verdict:
             f"{task} {ratio[0]:.2f} [{ratio[1]:.2f}, {ratio[2]:.2f}], and the gate alone over it {alone[0]:.2f}"
         )
     observed = f"frames to solve (the budget where unsolved), gated RND's over gated MADE's: {'; '.join(said)}"
-    if not enough(table):
+    if not low or not enough(table):
         return Verdict(None, observed)
     if any(h < 1 for h in high):
         return Verdict(False, observed)
@@ -179,8 +193,8 @@ def draw(table: Table) -> list[PaperFigure]:
     plots.legend(fig)
     seeds = [len(table.seeds(one)) for one in table.labels()]
     text = (
-        "IMPALA with each bonus, at the strength and learning rate chosen for it on other seeds; 'printed' has the "
-        "paper's printed settings. Return of the training episodes, every one on a level never seen before."
+        "IMPALA with each bonus, at the strength and learning rate chosen for it on other seeds, or on the nearest task "
+        "where the task itself was not searched; 'printed' has the paper's printed settings. Return of the training episodes, every one on a level never seen before."
     )
     return [PaperFigure("minigrid", fig, plots.caption(fig, text, seeds=seeds))]
 
@@ -232,7 +246,8 @@ EXPERIMENT = Experiment(
     title="IMPALA on MiniGrid",
     about=(
         "V-trace actor-critic on compiled MiniGrid, 32 environments and unrolls of 100. Every method runs at the "
-        "strength and learning rate that did best for it in `minigrid_search`, on other seeds. Controls: the gate alone, "
+        "strength and learning rate that did best for it in `minigrid_search`, on other seeds; tasks that were not "
+        "searched take the settings of the nearest one, or one setting for all methods. Controls: the gate alone, "
         "gated RND, ungated BeBold, MADE's factor on BeBold. The recent density is counted over hashed (o, a)."
     ),
     trials=trials,
@@ -249,4 +264,5 @@ EXPERIMENT = Experiment(
     tables=tables,
     columns=("return", "length", "bonus", "bonus_strength", "entropy", "factor/log_std", "pool_reused"),
     in_demo=False,
+    in_pieces=True,
 )  # fmt: skip

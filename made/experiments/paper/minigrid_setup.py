@@ -209,9 +209,10 @@ def final(table: Table, label: str) -> np.ndarray:
     return returns(table, label)[1][:, -5:].mean(axis=1)
 
 
-def tasks(table: Table) -> list[str]:
-    """The tasks that were recorded."""
-    return list(dict.fromkeys(label.split("/", 1)[0] for label in table.labels()))
+def tasks(table: Table, *needed: str) -> list[str]:
+    """The tasks that were recorded, with all the methods that are needed."""
+    found = dict.fromkeys(label.split("/", 1)[0] for label in table.labels())
+    return [task for task in found if {*needed} <= {*methods(table, task)}]
 
 
 def methods(table: Table, task: str) -> list[str]:

@@ -13,28 +13,34 @@ SHOWN = ("made", "made/gated", "bebold", "rnd/gated", "gate", "ride", "icm", "am
 
 
 def relative(table: Table, task: str) -> dict[str, float]:
-    """Median frames to solve over those of the better MADE; infinite where fewer than half of the seeds solve it."""
+    """Median frames to solve over those of the better MADE; infinite where fewer than half of the seeds solve it.
+
+    Where neither MADE solves the task, over all the frames they had: an upper bound.
+    """
     have = [m for m in SHOWN if m in shared.methods(table, task)]
     medians = {m: float(shared.to_solve(table, f"{task}/{m}").median(rng()).estimate) for m in have}
-    best = min(medians["made"], medians["made/gated"])
-    return {m: x / best if np.isfinite(best) else np.nan for m, x in medians.items()}
+    best = min(medians["made"], medians["made/gated"], shared.budget(table, task))
+    return {m: x / best for m, x in medians.items()}
 
 
 def made_needs_fewest(table: Table) -> Verdict:
     """Claim 21: no method of the paper needs fewer frames than the better MADE on any task (controls are only shown).
 
-    Fails where the interval of (frames of the other) / (frames of MADE) lies below one on some task, or MADE fails.
+    Fails where the interval of (frames of the other) / (frames of MADE) lies below one on some task, or MADE solves a
+    task in none of the paper's 90 million frames. A task that MADE misses in fewer frames leaves it open.
     """
-    said, worse = [], []
-    for task in shared.tasks(table):
+    names, said, worse, missed = shared.tasks(table, *minigrid_returns.MADES), [], [], []
+    for task in names:
         ratios = relative(table, task)
         said.append(f"{task} " + ", ".join(f"{m} {_times(x)}" for m, x in ratios.items()))
         worse += [m for m in THEIRS if m in ratios and minigrid_returns.against_made(table, task, m)[2] < 1]
+        if not any(minigrid_returns.solves(table, task, m) for m in minigrid_returns.MADES):
+            missed.append(minigrid_returns.frames_of_made(table, task) >= minigrid_returns.PAPER_FRAMES)
     if not minigrid_returns.enough(table):
         return Verdict(None, "; ".join(said))
-    if worse or any("nan" in one for one in said):
+    if worse or any(missed):
         return Verdict(False, "; ".join(said))
-    return Verdict(True if len(shared.tasks(table)) == shared.ALL_TASKS else None, "; ".join(said))
+    return Verdict(True if len(names) == shared.ALL_TASKS and not missed else None, "; ".join(said))
 
 
 def _times(x: float) -> str:
@@ -42,7 +48,7 @@ def _times(x: float) -> str:
 
 
 def draw(table: Table) -> list[PaperFigure]:
-    names = shared.tasks(table)
+    names = shared.tasks(table, *minigrid_returns.MADES)
     fig, axes = plots.panels(len(names), height=2.6, sharey=True)
     for ax, task in zip(axes, names, strict=True):
         ratios = relative(table, task)
@@ -65,14 +71,15 @@ def draw(table: Table) -> list[PaperFigure]:
     seeds = [len(table.seeds(one)) for one in table.labels()]
     text = (
         f"Median frames until the mean return is above {shared.SOLVED}, over those of the better of MADE and gated MADE; "
-        f"\u221e where fewer than half of {min(seeds)} seeds get there within the budget."
+        f"\u221e where fewer than half of {min(seeds)} seeds get there within the budget. Where neither MADE does, over all "
+        "of the budget: an upper bound."
     )
     return [PaperFigure("sample_size", fig, plots.caption(fig, text))]
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     rows = []
-    for task in shared.tasks(table):
+    for task in shared.tasks(table, *minigrid_returns.MADES):
         ratios = relative(table, task)
         rows.append([task, *(_times(ratios[m]) if m in ratios else "not run" for m in SHOWN)])
     return [("Frames to solve, relative to MADE", ["task", *SHOWN], rows)]
@@ -92,5 +99,6 @@ EXPERIMENT = Experiment(
     tables=tables,
     columns=minigrid_returns.EXPERIMENT.columns,
     in_demo=False,
+    in_pieces=True,
     shares="minigrid",
 )  # fmt: skip

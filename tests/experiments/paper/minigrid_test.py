@@ -5,6 +5,7 @@ import pytest
 
 from made.experiments.paper import minigrid_returns, sample_size
 from made.experiments.paper import minigrid_setup as shared
+from made.experiments.store.store import Scale
 from made.experiments.store.table import Record, Table
 from made.experiments.types import FEWEST_SEEDS
 
@@ -38,6 +39,7 @@ def few(**solved: int) -> Table:
 
 
 MISSED = {"made/gated": NEVER}
+UNSOLVED = dict.fromkeys(GOOD, NEVER)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,10 @@ MISSED = {"made/gated": NEVER}
         (minigrid_returns.others_solve_half, everywhere(), True),
         (minigrid_returns.others_solve_half, everywhere(ride=5), False),
         (minigrid_returns.others_solve_half, few(ride=5), None),
+        (minigrid_returns.others_solve_half, table_of(dict.fromkeys(TWELVE[:6], GOOD)), True),
+        (minigrid_returns.others_solve_half, table_of(dict.fromkeys(TWELVE[:5], GOOD)), None),
+        (minigrid_returns.others_solve_half, everywhere(**UNSOLVED), None),
+        (minigrid_returns.others_solve_half, everywhere(LONG, **UNSOLVED), True),
         (minigrid_returns.faster_than_bebold, everywhere(), True),
         (minigrid_returns.faster_than_bebold, everywhere(bebold=12), False),
         (minigrid_returns.faster_than_bebold, everywhere(bebold=NEVER), None),
@@ -69,6 +75,10 @@ MISSED = {"made/gated": NEVER}
         (sample_size.made_needs_fewest, few(), None),
         (sample_size.made_needs_fewest, everywhere(bebold=4), False),
         (sample_size.made_needs_fewest, everywhere(seeds=2), None),
+        (sample_size.made_needs_fewest, everywhere(**UNSOLVED), None),
+        (sample_size.made_needs_fewest, everywhere(**UNSOLVED | {"bebold": 40}), False),
+        (sample_size.made_needs_fewest, everywhere(**UNSOLVED | {"gate": 40}), None),
+        (sample_size.made_needs_fewest, everywhere(LONG, **UNSOLVED), False),
     ],
 )
 def test_a_rule_of_a_claim(rule, table, holds):
@@ -82,3 +92,32 @@ def test_baselines_that_were_not_run_on_all_rooms_leave_claim_22_open(missing):
     assert found.holds is None and found.observed.endswith(f"; not run: MultiRoom-N12-S10 {missing}")
     won = table_of({**rooms, "MultiRoom-N7-S8": {**GOOD, missing: 20}})
     assert minigrid_returns.baselines_fail_on_rooms(won).holds is False, "one that learns is enough"
+
+
+def test_methods_of_a_task_are_compared_over_the_frames_that_all_had():
+    """MADE alone has 90 million: that decides claim 18, and counts neither for nor against the others."""
+    long = table_of({"ObstructedMaze-2Dlhb": dict.fromkeys(minigrid_returns.MADES, 300)}, LONG)
+    short = table_of({"ObstructedMaze-2Dlhb": {m: NEVER for m in GOOD if m not in minigrid_returns.MADES}}, SHORT)
+    both = short.beside(long, [f"ObstructedMaze-2Dlhb/{method}" for method in GOOD])
+    assert shared.budget(both, "ObstructedMaze-2Dlhb") == shared.frames(np.array(SHORT * shared.EVERY))
+    assert shared.to_solve(both, "ObstructedMaze-2Dlhb/made").reached == 0, "within what the others had"
+    assert "ObstructedMaze-2Dlhb made and made/gated within 92M" in minigrid_returns.made_solves_all(both).observed
+    assert sample_size.made_needs_fewest(both).holds is None
+
+
+def test_an_unsearched_task_takes_the_settings_of_the_nearest_or_one_for_all_methods():
+    searched = shared.chosen("MultiRoom-N7-S8", "made/gated", Scale.GPU)
+    assert shared.chosen("MultiRoom-N6", "made/gated", Scale.GPU) == searched
+    assert shared.chosen("MultiRoom-N6", "made/gated", Scale.PAPER) == shared.DEFAULT
+    hard = [shared.chosen("KeyCorridorS6R3", method, Scale.GPU) for method in shared.LATER]
+    assert hard == [shared.HARDER["KeyCorridorS6R3"]] * len(hard)
+    assert {*shared.budgets(Scale.GPU)} == {*TWELVE}
+
+
+def test_a_task_of_which_only_some_methods_were_run_is_judged_where_it_can_be():
+    some = table_of({"MultiRoom-N7-S8": GOOD, "MultiRoom-N6": ROOMS})
+    assert minigrid_returns.baselines_fail_on_rooms(some).holds is True
+    for claim in (*minigrid_returns.EXPERIMENT.claims, *sample_size.EXPERIMENT.claims):
+        claim.check(some)
+    for draw in (minigrid_returns.draw, sample_size.draw):
+        assert draw(some)
