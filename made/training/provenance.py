@@ -57,13 +57,9 @@ def merged(provenances: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for key in dict.fromkeys(key for one in given for key in one if key not in ("wall_s", "lanes", "started")):
         values = list(dict.fromkeys(one.get(key) for one in given))
         out[key] = values[0] if len(values) == 1 else values
-    resets_per_update = [one["started"] for one in given if "started" in one]
+    starts = [one["started"] for one in given if "started" in one]
     shares = [one["wall_s"] / max(one.get("lanes", 1), 1) for one in given if "wall_s" in one]
-    return (
-        out
-        | ({"started": min(resets_per_update)} if resets_per_update else {})
-        | ({"wall_s": round(sum(shares), 3)} if shares else {})
-    )
+    return out | ({"started": min(starts)} if starts else {}) | ({"wall_s": round(sum(shares), 3)} if shares else {})
 
 
 def over_pieces(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -62,11 +62,11 @@ class Acting(eqx.Module):
 def whole(model: RSSM, policy: Acting):
     """Something of all that is watched and imagined, and all of it."""
     fresh = jnp.zeros((T, B), bool).at[0].set(True).at[2, 1].set(True)
-    resets_per_update = Latent(real(T, B, 6), real(T, B, 3, seed=1))
+    starts = Latent(real(T, B, 6), real(T, B, 3, seed=1))
     given = real(T, B, ACTIONS, seed=2), real(T, B, EMBEDDING, seed=3), real(T, B, 3, seed=4)
-    probe_states = model.observe(resets_per_update, fresh, *given)
+    posteriors = model.observe(starts, fresh, *given)
     dreamt = model.imagine(Latent(real(B, 6), real(B, 3)), policy, HORIZON, jax.random.key(5))
-    return sum((x**2).sum() for x in jax.tree.leaves((probe_states, dreamt))), (probe_states, dreamt)
+    return sum((x**2).sum() for x in jax.tree.leaves((posteriors, dreamt))), (posteriors, dreamt)
 
 
 def both() -> tuple[RSSM, Acting]:

@@ -77,13 +77,13 @@ def first_above(returns, share):
 def curves(chain):
     """All five methods from two starts, as lanes of one program: returns[parameterisation][method][start]."""
     timid = jnp.full((10, 4), 0.3).at[:, 0].set(0.1)  # a1 < 1/4, where gradients vanish
-    resets_per_update = jnp.stack([uniform_policy(chain), timid])
+    starts = jnp.stack([uniform_policy(chain), timid])
 
     def run(parameterisation, eta):
         methods = [PolicyGradient.named(m, eta=eta, parameterisation=parameterisation) for m in METHODS]
         stack = jax.tree.map(lambda *x: jnp.array(x), *methods)
         over_starts = jax.vmap(lambda method, start: method.ascend(chain, start, 300), in_axes=(None, 0))
-        policies, returns = jax.jit(jax.vmap(over_starts, in_axes=(0, None)))(stack, resets_per_update)
+        policies, returns = jax.jit(jax.vmap(over_starts, in_axes=(0, None)))(stack, starts)
         assert np.allclose(policies.sum(-1), 1, atol=1e-9)
         return dict(zip(METHODS, np.asarray(returns), strict=True))
 

@@ -173,7 +173,7 @@ def test_every_setting_that_differs_is_listed(tmp_path):
 
 
 def test_a_kill_while_the_first_run_json_is_written_blocks_nobody(tmp_path):
-    (tmp_path / f".{folder.RUN}.new").write_text('{"conf')
+    (tmp_path / f".{run_dir.RUN}.new").write_text('{"conf')
     assert run_dir.read_run(tmp_path, {}) is None
     run_dir.remove_leftovers(tmp_path)
     assert not list(tmp_path.iterdir())

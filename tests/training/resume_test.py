@@ -173,7 +173,7 @@ def test_damaged_checkpoints_do_not_crowd_out_whole_ones(programs, whole, tmp_pa
     with pytest.warns(UserWarning) as heard:
         stand = train_loop.restore_or_init(plan, programs, tmp_path)
     assert stand.update == 0 and len(heard) == 2 and str(heard[-1].message).endswith("There is none before it.")
-    before = [json.loads(line) for line in (tmp_path / f"{folder.METRICS}.damaged").read_text().splitlines()]
+    before = [json.loads(line) for line in (tmp_path / f"{run_dir.METRICS}.damaged").read_text().splitlines()]
     assert len(before) == len(rows(whole[0])), "the rows are kept until they are measured again"
     short = tiny.plan(iterations=2)._replace(checkpoint_every=2, keep=2)
     go(short, programs, tmp_path)

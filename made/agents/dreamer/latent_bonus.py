@@ -30,9 +30,9 @@ def check_bonus(bonus: Bonus | None) -> None:
 
 def replayed_latents(posteriors: PosteriorStates, batch: Transition) -> Transition:
     """The sequences [T, B] as the model saw them."""
-    arrivals, resets_per_update = posteriors.arrivals.latent.features, posteriors.resets_per_update.latent.features
-    before = jnp.concatenate([resets_per_update[:1], arrivals[:-1]])
-    before = trees.select(posteriors.fresh, resets_per_update, before)
+    arrivals, starts = posteriors.arrivals.latent.features, posteriors.starts.latent.features
+    before = jnp.concatenate([starts[:1], arrivals[:-1]])
+    before = trees.select(posteriors.fresh, starts, before)
     return Transition(before, batch.action, batch.reward, arrivals, batch.terminated, batch.truncated)
 
 

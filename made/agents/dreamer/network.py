@@ -126,7 +126,7 @@ class Encoder(eqx.Module):
 class Decoder(eqx.Module):
     """What a latent state says of the observation: images by four transposed convolutions, all else by dense layers."""
 
-    resets_per_update: tuple[Dense, ...]
+    starts: tuple[Dense, ...]
     convolutions: tuple[tuple[Filters, ...], ...]
     others: MLP | None
     leaves: tuple[Leaf, ...] = eqx.field(static=True)
@@ -138,14 +138,14 @@ class Decoder(eqx.Module):
         images, size = split(self.leaves)
         wide, many = 32 * layout.depth, max(len(images), 1)
         keys = jax.random.split(k_start, many), jax.random.split(k_conv, many)
-        self.resets_per_update = tuple(dense(layout.features, wide, k) for _, k in zip(images, keys[0], strict=False))
+        self.starts = tuple(dense(layout.features, wide, k) for _, k in zip(images, keys[0], strict=False))
         sizes = lambda leaf: tuple((kernel, times * layout.depth or leaf.shape[-1]) for kernel, times in UP)  # noqa: E731
         self.convolutions = tuple(filters(sizes(leaf), wide, k) for leaf, k in zip(images, keys[1], strict=False))
         self.others = MLP(layout.features, layout.units, 2, size, key=k_others) if size else None
 
     def __call__(self, features: Float[Array, "*b f"]) -> list[Array]:
         """The answer for each leaf."""
-        dtype, stacks = self.layout.dtype, iter(zip(self.resets_per_update, self.convolutions, strict=True))
+        dtype, stacks = self.layout.dtype, iter(zip(self.starts, self.convolutions, strict=True))
         vectors = [] if self.others is None else self.others(features, dtype)
         answers, at = [], 0
         for leaf in self.leaves:

@@ -111,7 +111,7 @@ class RSSM(eqx.Module):
 
     def observe(
         self,
-        resets_per_update: Latent,
+        starts: Latent,
         fresh: Bool[Array, "T B"],
         actions: Float[Array, "T B a"],
         embeds: Float[Array, "T B e"],
@@ -133,8 +133,8 @@ class RSSM(eqx.Module):
             return latent, (latent, posterior)
 
         layers = padded_dense((of_state, self.gates, self.mixed, of_deter, self.posterior), dtype)
-        known = (resets_per_update, fresh, of_action(actions, dtype), of_embed(embeds, dtype), noise)
-        start, known = pad_axis(trees.index(resets_per_update, 0), dtype, 0), pad_axis(known, dtype, 1)
+        known = (starts, fresh, of_action(actions, dtype), of_embed(embeds, dtype), noise)
+        start, known = pad_axis(trees.index(starts, 0), dtype, 0), pad_axis(known, dtype, 1)
         found = scan_deferred_grad(step, at_a_time(fresh.shape[0], WATCHED_AT_A_TIME), layers, None, start, known)[1]  # type: ignore[index]
         latent, posterior = jax.tree.map(lambda x: x[:, : fresh.shape[1]], found)
         return Observed(latent, posterior, self.expected(latent.deter))

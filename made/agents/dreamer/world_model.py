@@ -18,7 +18,7 @@ class PosteriorStates(NamedTuple):
     """The states of sequences [T, B] of transitions."""
 
     arrivals: Observed  # after each transition
-    resets_per_update: Observed  # before it, from its first observation alone; of use only where `fresh`
+    starts: Observed  # before it, from its first observation alone; of use only where `fresh`
     fresh: Bool[Array, "T B"]  # a window or an episode begins with this transition
 
 
@@ -69,12 +69,10 @@ class WorldModel(eqx.Module):
             blank = jnp.zeros((steps - 1, *first.shape[1:]))
             encode = self._seldom(lambda rest: self.encoder(rest))
             first = jnp.concatenate([first, jax.lax.cond(over.any(), encode, lambda _: blank, rest)])
-        resets_per_update = self.rssm.begin(first, jax.random.normal(k_starts, (steps, n, stoch)))
+        starts = self.rssm.begin(first, jax.random.normal(k_starts, (steps, n, stoch)))
         noise = jax.random.normal(k_arrivals, (steps, n, stoch))
         actions = as_vectors(batch.action, self.action)
-        return PosteriorStates(
-            self.rssm.observe(resets_per_update.latent, fresh, actions, embeds[1:], noise), resets_per_update, fresh
-        )
+        return PosteriorStates(self.rssm.observe(starts.latent, fresh, actions, embeds[1:], noise), starts, fresh)
 
     def judge(
         self, batch: Transition, reward: Float[Array, "T B"], discount: Array | float, key: Key[Array, ""]
@@ -87,13 +85,10 @@ class WorldModel(eqx.Module):
         ends    mean log p(discount (1 - terminated)) of the head's Bernoulli, where there is one
         """
         posteriors = self.watch(batch, key)
-        arrivals, resets_per_update, fresh = posteriors
-        latents = jax.tree.map(lambda a, b: jnp.concatenate([a[:1], b]), resets_per_update.latent, arrivals.latent)
+        arrivals, starts, fresh = posteriors
+        latents = jax.tree.map(lambda a, b: jnp.concatenate([a[:1], b]), starts.latent, arrivals.latent)
         image = self.decoder.score(latents.features, observations_of(batch)).sum() + self._later(posteriors, batch)
-        apart = (
-            kl(arrivals.posterior, arrivals.prior).sum()
-            + (kl(resets_per_update.posterior, resets_per_update.prior) * fresh).sum()
-        )
+        apart = kl(arrivals.posterior, arrivals.prior).sum() + (kl(starts.posterior, starts.prior) * fresh).sum()
         n, after = reward.size + fresh.sum(), arrivals.latent.features
         of_reward = -0.5 * (self.reward(after) - reward) ** 2 - 0.5 * math.log(2 * math.pi)
         parts = {"kl": apart / n, "image": image / n, "reward": of_reward.mean()}
@@ -107,7 +102,7 @@ class WorldModel(eqx.Module):
         if posteriors.fresh.shape[0] == 1:
             return jnp.zeros(())
         begun = posteriors.fresh[1:]
-        latent, obs = jax.tree.map(lambda x: x[1:], (posteriors.resets_per_update.latent, batch.obs))
+        latent, obs = jax.tree.map(lambda x: x[1:], (posteriors.starts.latent, batch.obs))
         score = self._seldom(lambda features, obs: (self.decoder.score(features, obs) * begun).sum())
         return jax.lax.cond(begun.any(), score, lambda *_: jnp.zeros(()), latent.features, obs)
 
@@ -123,24 +118,22 @@ def observations_of(batch: Transition) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.concatenate([a[:1], b]), batch.obs, batch.next_obs)
 
 
-def imagination_starts(
-    posteriors: PosteriorStates, terminated: Bool[Array, "T B"]
-) -> tuple[Latent, Bool[Array, " n"]]:
+def imagination_starts(posteriors: PosteriorStates, terminated: Bool[Array, "T B"]) -> tuple[Latent, Bool[Array, " n"]]:
     """Where imagination sets out: (states [(T + 1) B], whether the task went on from there).
 
     Every state of the windows; in the place of one that an episode ended in, the first of the next episode, where the
     window holds it.
     """
-    arrivals, resets_per_update, fresh = (
+    arrivals, starts, fresh = (
         posteriors.arrivals.latent,
-        posteriors.resets_per_update.latent,
+        posteriors.starts.latent,
         posteriors.fresh,
     )
     begun = jax.tree.map(
-        lambda x, last: jnp.concatenate([x[1:], last[-1:]]), (resets_per_update, fresh), (arrivals, fresh & False)
+        lambda x, last: jnp.concatenate([x[1:], last[-1:]]), (starts, fresh), (arrivals, fresh & False)
     )
     following = trees.select(begun[1], begun[0], arrivals)
-    states = jax.tree.map(lambda a, b: jnp.concatenate([a[:1], b]), resets_per_update, following)
+    states = jax.tree.map(lambda a, b: jnp.concatenate([a[:1], b]), starts, following)
     live = jnp.concatenate([jnp.ones_like(terminated[:1]), ~terminated | begun[1]])
     return trees.flatten_leading((states, live), 2)
 
@@ -151,7 +144,7 @@ def rollout_posterior(world: WorldModel, batch: Transition, key: Key[Array, ""],
     posteriors, n = world.watch(batch, k_watch), context - 1
     known = jax.tree.map(
         lambda a, b: jnp.concatenate([a[:1], b[:n]]),
-        posteriors.resets_per_update.latent,
+        posteriors.starts.latent,
         posteriors.arrivals.latent,
     )
     steps, windows = batch.reward.shape

@@ -208,10 +208,10 @@ def first_room(number: UInt32[Array, " B"], seed: tuple[Array, Array], largest: 
 def _span(word: UInt32[Array, " B"], largest: int, limit: int) -> tuple[Array, Array]:
     """Where a first room begins and ends along one axis, all that fit alike likely."""
     sizes = range(SMALLEST, largest + 1)
-    resets_per_update = np.cumsum([0, *(min(SIDE - 2, limit - size + 1) for size in sizes)])
-    at = pick(word, int(resets_per_update[-1])).astype(jnp.uint32)
+    starts = np.cumsum([0, *(min(SIDE - 2, limit - size + 1) for size in sizes)])
+    at = pick(word, int(starts[-1])).astype(jnp.uint32)
     begin, size = at, jnp.full_like(at, SMALLEST)
-    for more, start in enumerate(resets_per_update[1:-1], 1):
+    for more, start in enumerate(starts[1:-1], 1):
         begin = jnp.where(at >= Word(start), at - Word(start), begin)
         size = jnp.where(at >= Word(start), Word(SMALLEST + more), size)
     return begin, begin + size

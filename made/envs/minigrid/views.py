@@ -48,13 +48,13 @@ def window(state: GridState, stride: int) -> UInt8[Array, "7 7"]:
     facing = state.direction.astype(jnp.int32)
     corner = state.x.astype(jnp.int32) + look_up(_CORNER_X, facing)
     corner += (state.y.astype(jnp.int32) + look_up(_CORNER_Y, facing)) * stride + tile_codes.LEAD
-    resets_per_update = corner + stride * np.arange(VIEW, dtype=np.int32)
+    starts = corner + stride * np.arange(VIEW, dtype=np.int32)
 
     def cut(start: Int[Array, ""]) -> UInt8[Array, "7"]:
         # Rows beyond the grid start before 0 or after its end: clamped, they read the walls of its frame.
         return jax.lax.dynamic_slice(state.grid, (start,), (VIEW,), allow_negative_indices=False)
 
-    block = jax.vmap(cut)(resets_per_update)
+    block = jax.vmap(cut)(starts)
     right, down, left, up = block[:, ::-1], block[::-1, ::-1].T, block[::-1, :], block.T
     return jnp.where(facing < 2, jnp.where(facing == 0, right, down), jnp.where(facing == 2, left, up))
 

@@ -204,10 +204,10 @@ class ControlBackend:
         """Whole episodes of each seed by the mean action, in environments of their own: `lanes.examine` for control."""
         del run, seeds
         k, each = int(state.k), range(self.plan.episodes)
-        resets_per_update = [seed_for(seed, k, _JUDGED, i) for seed in self.plan.seeds for i in each]
+        seeds = [seed_for(seed, k, _JUDGED, i) for seed in self.plan.seeds for i in each]
         with self._whole():
-            self._judge = judge = self._judge or WorkerPool(self.task, resets_per_update, parts=len(state.learners))
-            judge.reset(resets_per_update)
+            self._judge = judge = self._judge or WorkerPool(self.task, seeds, parts=len(state.learners))
+            judge.reset(seeds)
             totals = evaluate_episodes(self.learning, state.learners, judge, self.plan.episodes, self.task.horizon, k)
         count = np.full(len(self.plan.seeds), self.plan.episodes, float)
         return {"eval_return": totals.reshape(-1, self.plan.episodes).mean(1), "eval_episodes": count}  # type: ignore[dict-item]

@@ -228,7 +228,7 @@ def test_pictures_are_taken_in_and_drawn_as_by_plain_loops():
     world, rng = begun(Dreamer(layout), PIXELS).world, np.random.default_rng(1)
     image, features = rng.integers(0, 256, (64, 64, 3)).astype(np.uint8), rng.normal(size=9).astype(np.float32)
     seen, (drawn,) = quick(lambda world: (world.encoder(image), world.decoder(features)))(world)
-    (down,), (up,), (start,) = world.encoder.convolutions, world.decoder.convolutions, world.decoder.resets_per_update
+    (down,), (up,), (start,) = world.encoder.convolutions, world.decoder.convolutions, world.decoder.starts
     x = image / 255 - 0.5
     for layer in down:
         windows = np.lib.stride_tricks.sliding_window_view(x, (4, 4), (0, 1))[::2, ::2]
@@ -265,13 +265,13 @@ def test_imagination_sets_out_from_every_state_but_those_an_episode_ended_in(poi
     _, state, batch = point
     posteriors = slope(state.world, 3.0)[0][1][0]
     states, live = imagination_starts(posteriors, jnp.asarray(batch.terminated))
-    resets_per_update, arrivals = probe_states.resets_per_update.latent.deter, probe_states.arrivals.latent.deter
+    starts, arrivals = posteriors.starts.latent.deter, posteriors.arrivals.latent.deter
     found = np.asarray(states.deter).reshape(7, 3, 6)
-    assert np.array_equal(found[0], resets_per_update[0])
+    assert np.array_equal(found[0], starts[0])
     for t in range(6):
         for b in range(3):
             ended = t == 2
-            assert np.array_equal(found[t + 1, b], resets_per_update[t + 1, b] if ended else arrivals[t, b])
+            assert np.array_equal(found[t + 1, b], starts[t + 1, b] if ended else arrivals[t, b])
     wanted = np.ones((7, 3), bool)
     wanted[6, 2] = False  # a task ended with the window: there is no next episode to set out from
     assert np.array_equal(np.asarray(live).reshape(7, 3), wanted)

@@ -106,19 +106,17 @@ def test_the_divergence_is_its_integral():
 def test_a_sequence_is_its_steps_and_begins_again_where_an_episode_does(model):
     fresh = np.zeros((T, B), bool)
     fresh[0], fresh[3, 1], fresh[5, 1], fresh[1, 2] = True, True, True, True
-    resets_per_update, actions = state(T, B), real(T, B, ACTIONS)
+    starts, actions = state(T, B), real(T, B, ACTIONS)
     embeds, noise = real(T, B, EMBEDDING, seed=7), real(T, B, 3, seed=8)
-    whole = compiled(model.observe)(resets_per_update, fresh, actions, embeds, noise)
-    told, before = compiled(model.told), trees.index(resets_per_update, 0)
+    whole = compiled(model.observe)(starts, fresh, actions, embeds, noise)
+    told, before = compiled(model.told), trees.index(starts, 0)
     for t in range(T):
-        before = trees.select(jnp.asarray(fresh[t]), trees.index(resets_per_update, t), before)
+        before = trees.select(jnp.asarray(fresh[t]), trees.index(starts, t), before)
         one = told(before, actions[t], embeds[t], noise[t])
         assert close(trees.index(whole, t), one)
         before = one.latent
     # What came before the last reset of a stream makes no difference to what comes after.
-    other = compiled(model.observe)(
-        resets_per_update, fresh, np.where(np.arange(T)[:, None, None] < 5, 0, actions), embeds, noise
-    )
+    other = compiled(model.observe)(starts, fresh, np.where(np.arange(T)[:, None, None] < 5, 0, actions), embeds, noise)
     assert close(other.latent.deter[5:, 1], whole.latent.deter[5:, 1])
     assert not close(other.latent.deter[5:, 0], whole.latent.deter[5:, 0])
 

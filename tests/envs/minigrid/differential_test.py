@@ -23,14 +23,14 @@ LENGTH, EPISODES = 50, 20  # of one recording, recordings in one replay
 
 
 @eqx.filter_jit
-def replay(grid: Grid, resets_per_update, actions):
+def replay(grid: Grid, starts, actions):
     """[B] states and [B, T] actions -> what every step gave, [B, T, ...]."""
 
     def step(state, action):
         following, step = grid.step(state, action, jax.random.key(0))
         return following, (following, step, dynamics.grid_hash(following.grid))
 
-    return jax.vmap(lambda state, row: jax.lax.scan(step, state, row)[1])(resets_per_update, actions)
+    return jax.vmap(lambda state, row: jax.lax.scan(step, state, row)[1])(starts, actions)
 
 
 def mismatches(grid: Grid, records: list[oracle.Record]) -> dict[str, int]:

@@ -344,7 +344,7 @@ def cut_off(
         for k in range(5000, updates + 1, 5000)
         for seed in seeds
     ]
-    folder = store.unfinished(of.name, f"{run_id(trial)}-s{'-'.join(map(str, seeds))}")
+    folder = store.unfinished(of.name, f"{config_id(trial)}-s{'-'.join(map(str, seeds))}")
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"steps": 100_000, "frames_per_update": 2, **about}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -681,7 +681,7 @@ def test_states_few_seeds_and_short_runs_cannot_tell_and_say_so(check):
     curves = {**on_all(**{**ALL, "rnd-at-made": 20, "made-released": 10}), "pendulum_swingup/re3/printed": rise(40)}
     states, few = check(made_up(curves, pixels=False)), check(made_up(curves, seeds=2))
     assert states.holds is None and "from states" in states.observed
-    assert few.holds is None and f"2 of {3 if check is dmc_claims.pendulum else 5} seeds" in few.observed
+    assert few.holds is None and f"2 of {3 if check is control_verdicts.pendulum else 5} seeds" in few.observed
     assert check(made_up({"walker_run_sparse/none": [1.0]})).holds is None
 
 

@@ -141,7 +141,7 @@ def through_csv(**columns):
 
 @given(st.lists(st.floats(width=64), min_size=1), st.lists(st.floats(width=32), min_size=1))
 @settings(max_examples=100, deadline=None)
-def test_floats_come_back_bit_by_bit(float64, narrow):
+def test_floats_come_back_bit_by_bit(wide, narrow):
     for column in (np.array(wide, np.float64), np.array(narrow, np.float32)):
         back = through_csv(x=column)["x"]
         assert back.dtype == column.dtype
