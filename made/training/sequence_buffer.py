@@ -86,10 +86,10 @@ class SequenceBuffer(eqx.Module):
 
     def push(self, state: SequenceBufferState, step: Transition) -> SequenceBufferState:
         """Store one step of every stream, leaves [N, ...]; next_obs is the true successor."""
-        slot, begun = self._begun(state)
+        slot, begun = self._episode_start(state)
         return SequenceBufferState(self.steps.push(state.steps, step), state.begun.at[:, slot].set(begun))
 
-    def _begun(self, state: SequenceBufferState) -> tuple[Any, Any]:
+    def _episode_start(self, state: SequenceBufferState) -> tuple[Any, Any]:
         """(where the next step goes, the number of its episode's first one)."""
         xp, steps, room = _module(state), state.steps, self.steps.room[0]
         before = state.begun[:, (steps.taken - 1) % room]
@@ -153,17 +153,17 @@ class HostSequenceBuffer:
     ):
         self.sequences, self._rng = sequences, np.random.default_rng(seed)
         self._steps = HostReplay(sequences.steps, spec, seed, notes)
-        self._begun = np.zeros((sequences.steps.streams, sequences.steps.room[0]), np.int32)
+        self._episode_start = np.zeros((sequences.steps.streams, sequences.steps.room[0]), np.int32)
 
     @property
     def state(self) -> Any:
         """A SequenceBufferState of NumPy arrays."""
-        return SequenceBufferState(self._steps.state, self._begun)  # type: ignore[arg-type]
+        return SequenceBufferState(self._steps.state, self._episode_start)  # type: ignore[arg-type]
 
     def push(self, step: Transition) -> None:
         """Store one step of every stream, leaves [N, ...]."""
-        slot, begun = self.sequences._begun(self.state)
-        self._begun[:, slot] = begun
+        slot, begun = self.sequences._episode_start(self.state)
+        self._episode_start[:, slot] = begun
         self._steps.push(step)
 
     def __len__(self) -> int:

@@ -71,12 +71,14 @@ class StepBuffer:
         """Nothing waits."""
         self._steps = []
 
-    def stored(self, store: Callable[[list[Array], Transition], list[Array]], leaves: list[Array], whole: bool) -> Any:
+    def stored(
+        self, store: Callable[[list[Array], Transition], list[Array]], leaves: list[Array], all_steps: bool
+    ) -> Any:
         """The leaves once whole stretches are stored; or all that waits, the rest of a stretch one by one."""
         while len(self._steps) >= self.many:
             first, self._steps = self._steps[: self.many], self._steps[self.many :]
             leaves = store(leaves, jax.tree.map(lambda *x: np.concatenate(x, self._axis), *first))
-        while whole and self._steps:
+        while all_steps and self._steps:
             leaves = store(leaves, self._steps.pop(0))
         return leaves
 
@@ -112,9 +114,12 @@ class HostReplay:
             lane = lambda i: jax.tree.map(lambda x: x[i, ...], held)  # noqa: E731
             self._each = [lane(i) for i in range(len(self.seeds))] if self.as_lanes else [held]
 
-    def push(self, came: Transition) -> np.ndarray:
+    def push(self, transitions: Transition) -> np.ndarray:
         """Store one step of each seed, leaves [L, 1, 1, ...] or [1, 1, ...]; returns where they stand."""
-        replay, steps = self.learner.replay, jax.tree.map(lambda x: x[:, 0], came) if self.as_lanes else came
+        replay, steps = (
+            self.learner.replay,
+            jax.tree.map(lambda x: x[:, 0], transitions) if self.as_lanes else transitions,
+        )
         new = [np.array([[one.taken % replay.room[0]]], np.int32) for one in self._each]
         for i, one in enumerate(self._each):
             replay.push(one, trees.index(steps, i))

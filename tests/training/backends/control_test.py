@@ -304,7 +304,7 @@ def test_a_replay_that_does_not_fit_is_refused_with_its_size(monkeypatch):
 def test_what_learns_beside_the_replay_is_counted_too(monkeypatch):
     run = build_control.build("pendulum_swingup", "rad", "made", False, 0.1, None, ("replay.capacity=1000",))
     spec = run.task.spec(actions=1)
-    rest = control_tasks.memory_beside_replay(run, spec)
+    rest = control_tasks.memory_outside_replay(run, spec)
     state = jax.eval_shape(run.learner(spec).start, jax.random.key(0))
     assert rest == memory.size_of(state) - memory.size_of(state.replay) > 2**28  # features, networks, Adam's moments
     seen = []

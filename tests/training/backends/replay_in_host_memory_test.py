@@ -176,7 +176,7 @@ def room(monkeypatch, device: int, host: int) -> None:
 
 
 def test_a_run_whose_replay_fits_on_the_host_alone_says_so_and_begins(monkeypatch, capsys):
-    rest = control_tasks.memory_beside_replay(asking("sac").run, Control("pendulum_swingup", pixels=False).spec(1, 3))
+    rest = control_tasks.memory_outside_replay(asking("sac").run, Control("pendulum_swingup", pixels=False).spec(1, 3))
     room(monkeypatch, len(asking("sac").seeds) * rest, 2**50)
     with control_tasks.prepared(asking("sac")) as programs:
         assert beside(programs).learning.on_host
