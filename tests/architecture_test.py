@@ -1,4 +1,4 @@
-"""The shape of the project, kept by machine: the paper map, the layers, the imports, the sizes, and clean text."""
+"""Checks of the repository: the paper map, the documents, layers and imports, sizes, names, clean text."""
 
 import ast
 import functools
@@ -16,54 +16,16 @@ from made.experiments import experiments
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Bottom to top. A module imports from lower layers; from its own layer only what SIBLINGS names.
+# Bottom to top. A module imports from lower layers only; in its own layer, from its own package.
 LAYERS = (
-    ("trees", "moments", "rings", "schedules", "describe", "hashing", "arrays", "extras", "signals"),
     ("core",),
-    (
-        "nets",
-        "folded",
-        "watch",
-        "trial",
-        "views",
-        "learning",
-        "vectors",
-        "intake",
-        "hosted",
-        "saving",
-        "replay",
-        "sequences",
-        "plugins",
-    ),
-    ("bonuses", "agents", "tabular", "grids", "control"),
-    ("rollout", "run", "host", "off_policy", "dreaming", "control_run"),
-    ("results", "adapters"),
-    ("tasks",),
-    ("experiments",),
-    ("reporting",),
-    (
-        *("sweep", "study", "report", "markdown", "bench", "progress", "papermap"),
-        *("listing", "doctor", "training", "sweeping", "selftest"),
-    ),
-    ("commands",),
+    ("nets",),
+    ("bonuses", "agents", "envs", "tabular"),
+    ("training",),
+    ("adapters", "experiments"),
     ("cli",),
-    ("__main__",),
 )
-SIBLINGS = {
-    "run": {"rollout"},
-    "off_policy": {"run"},
-    "dreaming": {"off_policy", "rollout", "run"},
-    "folded": {"nets"},
-    "sequences": {"replay"},
-    "control_run": {"dreaming", "off_policy"},
-    "sweep": {"training"},
-    "study": {"sweep", "progress"},
-    "report": {"study"},
-    "listing": {"bench"},
-    "bench": {"training"},
-    "sweeping": {"sweep", "training"},
-    "selftest": {"sweeping", "training"},
-}
+SIDEWAYS = {("envs", "tabular")}  # an MDP is an environment
 HEAVY = {
     "matplotlib",
     "ray",
@@ -75,9 +37,31 @@ HEAVY = {
     "minigrid",
 }  # only by those in need
 PLUG_INS = {  # what subclasses a library's classes imports it, and only its users import that
-    f"made/adapters/sb3{of}.py": {"stable_baselines3", "torch"} for of in ("", "_grids", "_images", "_replay")
+    f"made/adapters/sb3{of}.py": {"stable_baselines3", "torch"} for of in ("", "_minigrid", "_replay")
 }
 LONGEST_FILE, LONGEST_FUNCTION = 350, 60
+MOST_ENTRIES, MOST_FILES, MOST_LINES = 12, 200, 28_000  # of made/: packages and modules at the top, .py files, lines
+SHARED_NAMES = {"__init__", "agent", "network", "registry"}  # the same role in several packages
+# Everyday words that stood for terms of the field. Functions, classes and arguments do not use them as names or parts.
+BANNED = {
+    "told",
+    "said",
+    "heard",
+    "came",
+    "beside",
+    "slope",
+    "odd",
+    "whole",
+    "begun",
+    "stand",
+    "walk",
+    "shelf",
+    "quiet",
+    "narrow",
+    "pays",
+    "payer",
+    "paid",
+}
 
 # What must have a row: the paper's labels (it is not in the repository, so they are kept here), then ours, then claims.
 LABELS = {
@@ -276,40 +260,45 @@ def at_import(body: list[ast.stmt]) -> list[ast.AST]:
     return found
 
 
+def package_of(name: str) -> str:
+    """The package of made that a module or a file belongs to: "bonuses" of "made.bonuses.rnd"."""
+    parts = name.removesuffix(".py").replace("/", ".").split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
 def test_modules_import_only_from_below():
     height = {name: i for i, layer in enumerate(LAYERS) for name in layer}
     wrong = []
     for path in library():
-        here = path.relative_to(ROOT / "made").parts[0].removesuffix(".py")
-        if here == "__init__":  # the public names stand above everything but the command line
-            wrong += [f"made imports {name}" for name in imports(path) if name.startswith("made.cli.main")]
+        here = package_of(named(path))
+        if here in ("__init__", "__main__"):  # the public names, and `python -m made`
             continue
         assert here in height, f"made/{here} has no layer: place it in LAYERS and in docs/architecture.md"
-        for name in (name for name in imports(path) if name.startswith("made.")):
-            there = name.split(".")[1]
+        for name in sorted(name for name in imports(path) if name.startswith("made.")):
+            there = package_of(name)
             below = there in height and height[there] < height[here]
-            if not (below or there == here or there in SIBLINGS.get(here, ())):
+            if not (below or there == here or (here, there) in SIDEWAYS):
                 wrong.append(f"{named(path)} imports {name}")
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_package_does_not_import_benchmarks_or_tests():
-    """They are in the checkout, not in the wheel."""
-    outside = ("benchmarks", "tests", "reliability", "contracts")
-    wrong = [f"{named(p)} imports {x}" for p in library() for x in imports(p) if x.split(".")[0] in outside]
+def test_the_public_names_do_not_import_the_command_line():
+    assert not [name for name in imports(ROOT / "made" / "__init__.py") if name.startswith("made.cli")]
+
+
+@pytest.mark.parametrize("outside", ["tests", "benchmarks", "examples"])
+def test_the_package_imports_nothing_from_beside_it(outside):
+    wrong = [f"{named(p)} imports {x}" for p in library() for x in imports(p) if x.split(".")[0] == outside]
     assert not wrong, "\n".join(wrong)
 
 
 def test_the_documentation_draws_the_same_layers():
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    layers, siblings = (re.search(rf"```{name}\n(.*?)```", text, re.S) for name in ("layers", "siblings"))
-    assert layers is not None and siblings is not None
-    drawn = [tuple(re.split(r"[ |]+", line.strip())) for line in layers[1].strip().splitlines()]
+    layers = re.search(r"```layers\n(.*?)```", text, re.S)
+    assert layers is not None
+    drawn = [tuple(line.split(" | ")) for line in layers[1].strip().splitlines()]
     assert tuple(reversed(drawn)) == LAYERS
-    pairs = [line.split(" -> ") for line in siblings[1].strip().splitlines()]
-    assert {above: set(those.split(", ")) for above, those in pairs} == SIBLINGS
-    names = [name for layer in LAYERS for name in layer]
-    assert all((ROOT / "made" / name).is_dir() or (ROOT / "made" / f"{name}.py").is_file() for name in names)
+    assert all((ROOT / "made" / name / "__init__.py").is_file() for layer in LAYERS for name in layer)
 
 
 def test_nothing_heavy_is_imported_with_a_module():
@@ -343,6 +332,45 @@ def test_files_and_functions_stay_readable():
                 length = (node.end_lineno or 0) - node.lineno + 1
                 wrong += [f"{named(path)}: {node.name} has {length} lines"] if length > LONGEST_FUNCTION else []
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_package_has_few_entries():
+    entries = [x for x in (ROOT / "made").iterdir() if x.suffix == ".py" or (x / "__init__.py").is_file()]
+    assert len(entries) <= MOST_ENTRIES, sorted(x.name for x in entries)
+
+
+@pytest.mark.xfail(reason="the goal of the reorganization, not reached yet", strict=False)
+def test_the_package_stays_small():
+    lines = sum(len(path.read_text("utf-8").splitlines()) for path in library())
+    assert len(library()) <= MOST_FILES and lines <= MOST_LINES, f"{len(library())} files, {lines:,} lines"
+
+
+def test_a_file_name_stands_for_one_module():
+    """A traceback or a search names the file alone, so the name must say which module it is."""
+    files = Counter(path.stem for path in library())
+    twice = {name for name, n in files.items() if n > 1} - SHARED_NAMES
+    assert not twice, sorted(named(path) for path in library() if path.stem in twice)
+
+
+def defined_names(path: Path) -> set[str]:
+    """The functions, classes and arguments that a file defines."""
+    found = set()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+    return found
+
+
+def words_of(name: str) -> set[str]:
+    """The words of an identifier, in snake case or camel case."""
+    return set(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_"))
+
+
+def test_names_use_the_words_of_the_field():
+    wrong = [f"{named(p)}: {name}" for p in library() for name in sorted(defined_names(p)) if words_of(name) & BANNED]
+    assert not wrong, "rename these to the term that RL papers and libraries use:\n" + "\n".join(wrong)
 
 
 def texts() -> dict[str, str]:

@@ -91,7 +91,7 @@ class MixedReward(NamedTuple):
     intrinsic: np.ndarray  # the coefficient times the bonus
 
 
-class Beside(NamedTuple):
+class PluginState(NamedTuple):
     """What a plug-in saves beside its bonus."""
 
     rows: PyTree  # arrays [n, ...] of one length, which the file decides
@@ -195,7 +195,7 @@ class RewardMixer:
             self.metrics = {**self.host.update(batch), "coefficient": coefficient}
             self.updates += 1
 
-    def save(self, path: str | PathLike, overwrite: bool = False, beside: Beside | None = None) -> None:
+    def save(self, path: str | PathLike, overwrite: bool = False, plugin_state: PluginState | None = None) -> None:
         """The bonus, and all that is needed to go on as if nothing had happened, in one file."""
         waiting = (
             checkpoint_file.flat(jax.tree.map(lambda *x: np.stack(x), *self.waiting.steps))
@@ -205,21 +205,25 @@ class RewardMixer:
         arrays = {f"host{name}": x for name, x in checkpoint_file.flat(self.host.tree()).items()}
         arrays |= {f"own{name}": x for name, x in checkpoint_file.flat(self._own()).items()}
         arrays |= {f"waiting{name}": x for name, x in waiting.items()}
-        if beside is not None:
-            arrays |= {f"rows{name}": x for name, x in checkpoint_file.flat(beside.rows).items()}
-            arrays |= {f"rest{name}": x for name, x in checkpoint_file.flat(beside.rest).items()}
-        checkpoint_file.save(path, arrays, self._manifest(beside), overwrite)
+        if plugin_state is not None:
+            arrays |= {f"rows{name}": x for name, x in checkpoint_file.flat(plugin_state.rows).items()}
+            arrays |= {f"rest{name}": x for name, x in checkpoint_file.flat(plugin_state.rest).items()}
+        checkpoint_file.save(path, arrays, self._manifest(plugin_state), overwrite)
 
-    def load(self, path: str | PathLike, beside: Beside | None = None) -> Beside | None:
+    def load(self, path: str | PathLike, plugin_state: PluginState | None = None) -> PluginState | None:
         """Go on from a file that `save` wrote for the same bonus, spaces and number of environments.
 
-        Returns what was saved beside the bonus, where `beside` says what it looks like.
+        Returns what was saved beside the bonus, where `plugin_state` says what it looks like.
         """
         found, manifest = checkpoint_file.load(path)
-        checkpoint_file.check(manifest, {**self._manifest(beside), "began": manifest.get("began")}, path)
-        if beside is not None:
-            rows = checkpoint_file.unflat(_under(found, "rows"), jax.tree.map(lambda x: x[0], beside.rows), free=1)
-            beside = beside._replace(rows=rows, rest=checkpoint_file.unflat(_under(found, "rest"), beside.rest))
+        checkpoint_file.check(manifest, {**self._manifest(plugin_state), "began": manifest.get("began")}, path)
+        if plugin_state is not None:
+            rows = checkpoint_file.unflat(
+                _under(found, "rows"), jax.tree.map(lambda x: x[0], plugin_state.rows), free=1
+            )
+            plugin_state = plugin_state._replace(
+                rows=rows, rest=checkpoint_file.unflat(_under(found, "rest"), plugin_state.rest)
+            )
         parts = {name: _under(found, name) for name in ("host", "own", "waiting")}
         host = checkpoint_file.unflat(parts["host"], self.host.template(manifest["began"]))
         own = checkpoint_file.unflat(
@@ -233,7 +237,7 @@ class RewardMixer:
         self.updates, self.waiting.steps, self.waiting.true = int(own["updates"]), steps, list(true)
         if self.auto_scale is not None:
             self.auto_scale.seen = own["auto_scale"]
-        return beside
+        return plugin_state
 
     def _own(self, with_true: bool = True) -> dict[str, PyTree]:
         true = np.array(self.waiting.true, bool).reshape(-1, self.host.n_envs)
@@ -241,10 +245,10 @@ class RewardMixer:
         whole |= {} if self.auto_scale is None else {"auto_scale": self.auto_scale.seen}
         return {**whole, "true": true} if with_true else whole
 
-    def _manifest(self, beside: Beside | None = None) -> dict[str, Any]:
+    def _manifest(self, plugin_state: PluginState | None = None) -> dict[str, Any]:
         strength = None if self.auto_scale is None else self.auto_scale.strength
         whole = {**self.host.manifest(), "holds": "plug-in", "strength": strength}
-        return whole if beside is None else {**whole, **beside.about}
+        return whole if plugin_state is None else {**whole, **plugin_state.about}
 
 
 def _under(arrays: checkpoint_file.Arrays, prefix: str) -> checkpoint_file.Arrays:

@@ -11,7 +11,7 @@ import gymnasium
 import jax
 import numpy as np
 
-from made.adapters.reward_mixer import Beside, Mode, RewardMixer
+from made.adapters.reward_mixer import Mode, PluginState, RewardMixer
 from made.core import Bonus, Transition
 from made.core.extras import needs
 from made.training.host.bonus import HostBonus
@@ -91,7 +91,7 @@ class BonusReplayBuffer(ReplayBuffer):
         obs, next_obs = pick(self.observations), pick(self.next_observations)
         dones, timeouts = self.dones[rows], self.timeouts[rows]
         extrinsic = self._normalize_reward(self.rewards[rows].reshape(-1, 1), env)
-        reward = self._paid(extrinsic, self._bonus_of(rows, obs, next_obs).reshape(-1, 1))
+        reward = self._total_reward(extrinsic, self._bonus_of(rows, obs, next_obs).reshape(-1, 1))
         tensors = lambda x: jax.tree.map(self.to_torch, self._normalize_obs(x, env))  # noqa: E731
         ends = dones * (1 - timeouts) if self.handle_timeout_termination else dones
         kind = DictReplayBufferSamples if isinstance(obs, dict) else ReplayBufferSamples
@@ -114,7 +114,7 @@ class BonusReplayBuffer(ReplayBuffer):
         batch = Transition(*seen, dones & ~timeouts, timeouts, note, next_note)
         return np.float32(self.payer.coefficient()) * np.asarray(self.bonus.reward(batch))
 
-    def _paid(self, extrinsic: np.ndarray, intrinsic: np.ndarray) -> np.ndarray:
+    def _total_reward(self, extrinsic: np.ndarray, intrinsic: np.ndarray) -> np.ndarray:
         both = {"both": extrinsic + intrinsic, "intrinsic": intrinsic, "extrinsic": extrinsic}
         return both[self.payer.mode]
 
@@ -139,11 +139,11 @@ class BonusReplayBuffer(ReplayBuffer):
 
     def save(self, path: str | PathLike, overwrite: bool = False) -> None:
         """The transitions and the bonus, in one file beside `model.save`."""
-        self.payer.save(path, overwrite, self._beside(self.size()))
+        self.payer.save(path, overwrite, self._plugin_state(self.size()))
 
     def load(self, path: str | PathLike) -> None:
         """Go on from what `save` wrote for a buffer of the same size, bonus and spaces."""
-        found = self.payer.load(path, self._beside(1))
+        found = self.payer.load(path, self._plugin_state(1))
         assert found is not None
         stored = (self._stored(), self._notes)
         for kept, rows in zip(jax.tree.leaves(stored), jax.tree.leaves(found.rows), strict=True):
@@ -154,11 +154,11 @@ class BonusReplayBuffer(ReplayBuffer):
         names = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
         return {name: getattr(self, name) for name in names}
 
-    def _beside(self, n: int) -> Beside:
+    def _plugin_state(self, n: int) -> PluginState:
         """The first n rows, and where the next one goes."""
         rows = jax.tree.map(lambda x: x[:n], (self._stored(), self._notes))
         rest = {"pos": np.int64(self.pos), "full": np.bool_(self.full), "ended": self._ended}
-        return Beside(rows, rest, {"holds": "replay buffer", "buffer_size": self.buffer_size})
+        return PluginState(rows, rest, {"holds": "replay buffer", "buffer_size": self.buffer_size})
 
     def __getstate__(self) -> dict[str, Any]:
         raise ValueError(

@@ -40,7 +40,7 @@ class RewardWrapper(Bonus):
     bonus: eqx.AbstractVar[Bonus]
 
     @abc.abstractmethod
-    def change(self, paid: Float[Array, "*b"]) -> Float[Array, "*b"]:
+    def change(self, reward: Float[Array, "*b"]) -> Float[Array, "*b"]:
         """The pay, changed."""
 
     @property
@@ -70,8 +70,8 @@ class Scaled(RewardWrapper):
     def __check_init__(self):
         check_types(self)
 
-    def change(self, paid):
-        return self.scale * paid
+    def change(self, reward):
+        return self.scale * reward
 
 
 class Clipped(RewardWrapper):
@@ -86,8 +86,8 @@ class Clipped(RewardWrapper):
         if isinstance(self.low, int | float) and isinstance(self.high, int | float) and self.low > self.high:
             raise ValueError(f"Clipped keeps a bonus within low <= high, got low={self.low}, high={self.high}.")
 
-    def change(self, paid):
-        return jnp.clip(paid, self.low, self.high)
+    def change(self, reward):
+        return jnp.clip(reward, self.low, self.high)
 
 
 class StatefulWrapper(Bonus):

@@ -83,13 +83,13 @@ class CachedRE3(RewardWrapper):
 
     bonus: RE3
 
-    def change(self, paid):
-        return paid
+    def change(self, reward):
+        return reward
 
     def reward(self, state, batch, *, value=None):
         at = _places(batch, self.bonus.capacity)
         points = self.bonus.points(state, batch) if at is None else state.ring.items[at]
-        return self.bonus.paid(state, points)
+        return self.bonus.reward_at(state, points)
 
     def update(self, state, batch, key):
         if _places(batch, self.bonus.capacity) is None:

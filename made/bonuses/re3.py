@@ -72,14 +72,14 @@ class RE3(Bonus):
         return RE3State(encoder, ring_buffer.empty(jnp.zeros(self.embedding), self.capacity))
 
     def reward(self, state, batch, *, value=None):
-        return self.paid(state, self.points(state, batch))
+        return self.reward_at(state, self.points(state, batch))
 
     def points(self, state: RE3State, batch: Transition) -> Float[Array, "*b d"]:
         """The embeddings of a batch."""
         return trees.over_leading(state.encoder, batch.reward.ndim)(getattr(batch, self.on))
 
-    def paid(self, state: RE3State, points: Float[Array, "*b d"]) -> Float[Array, "*b"]:
-        """What those embeddings are paid."""
+    def reward_at(self, state: RE3State, points: Float[Array, "*b d"]) -> Float[Array, "*b"]:
+        """The reward at those embeddings."""
         shape, points = points.shape[:-1], points.reshape(-1, self.embedding)
         block = self.block or (CACHED if jax.default_backend() == "cpu" else LAUNCHED)
         far = lambda some: distances(state.ring, some, self.k, block)  # noqa: E731
@@ -100,19 +100,19 @@ class Nearest(NamedTuple):
 
 
 def distances(
-    ring: ring_buffer.Ring, queries: Float[Array, "b d"], k: int, block: int, whole: bool | None = None
+    ring: ring_buffer.Ring, queries: Float[Array, "b d"], k: int, block: int, all_blocks: bool | None = None
 ) -> Float[Array, " b"]:
     """The (k+1)-th smallest distance of each query to the points of a ring; 0 when it is empty.
 
     Block after block of points, so that memory grows with b * block and not with b * capacity. A product ranks the
     points, 2 x.p - p.p, which is fast but rounded by as much as p.p is: so x and p are seen from the middle of the
     queries, near which points of one random encoder lie. The distances to those chosen are exact.
-    With `whole`, as on a GPU, blocks that are still empty are looked at too: where their number is not known beforehand
+    With `all_blocks`, as on a GPU, blocks that are still empty are looked at too: where their number is not known beforehand
     the host waits for the device at each of them, for about 0.5 of the 1.1 ms that RE3 adds to an update on an H200.
     """
     points: Array = ring.items
     n, block, held = points.shape[0], min(block, points.shape[0]), ring_buffer.size(ring)
-    whole = jax.default_backend() != "cpu" if whole is None else whole
+    all_blocks = jax.default_backend() != "cpu" if all_blocks is None else all_blocks
     middle = queries.mean(0)
     centred = queries - middle
 
@@ -131,7 +131,7 @@ def distances(
         return Nearest(rank, jnp.take_along_axis(at, chosen, -1))
 
     none = Nearest(jnp.full((queries.shape[0], k + 1), -jnp.inf), jnp.zeros((queries.shape[0], k + 1), jnp.int32))
-    best = jax.lax.fori_loop(0, -(-(n if whole else held) // block), look, none)
+    best = jax.lax.fori_loop(0, -(-(n if all_blocks else held) // block), look, none)
     exact = jnp.sqrt(jnp.sum((points[best.at] - queries[:, None]) ** 2, -1))
     return jnp.max(jnp.where(jnp.isfinite(best.rank), exact, 0.0), -1)
 

@@ -21,8 +21,8 @@ class FromBatch(RewardWrapper):
 
     bonus: Bonus
 
-    def change(self, paid):
-        return paid
+    def change(self, reward):
+        return reward
 
     def update(self, state, batch, key):
         extras = () if isinstance(batch.extras, ReplayContext) else batch.extras
@@ -97,8 +97,8 @@ class LastFrame(RewardWrapper):
         last = ImageSpace(*spec.obs._replace(shape=(*spec.obs.shape[:2], FRAME)))
         return self.bonus.init(key, spec._replace(obs=last))
 
-    def change(self, paid):
-        return paid
+    def change(self, reward):
+        return reward
 
     def reward(self, state, batch, *, value=None):
         return self.bonus.reward(state, _cut(batch), value=value)

@@ -1,1 +1,1 @@
-"""TODO made/cli."""
+"""The command line: one dataclass for each command of `made`."""

@@ -33,7 +33,7 @@ class Demo:
         require_dir(self.report, "--report")  # before two minutes of work
         studies = [runner.Study(experiment, scale) for experiment in experiments().values() if experiment.in_demo]
         runner.run(studies, store)
-        return _told(collect.publish(studies, store, self.report))
+        return _print_paths(collect.publish(studies, store, self.report))
 
 
 @dataclasses.dataclass
@@ -158,7 +158,7 @@ class Report:
         _demand_there(*self.out)
         if self.markdown is not None:
             require_file(self.markdown, "--markdown")  # before figures are drawn
-        return _told(collect.reproduce(self.out, self.to, self.experiments, self.scale), self.markdown)
+        return _print_paths(collect.reproduce(self.out, self.to, self.experiments, self.scale), self.markdown)
 
 
 @dataclasses.dataclass
@@ -221,7 +221,7 @@ def _recorded(name: str, scale: str | None, settings: tuple[str, ...], store):
     return _study(name, scale or runner.largest_scale(experiment(name), store) or "small", settings)
 
 
-def _told(written, to_markdown: Path | None = None) -> int:
+def _print_paths(written, to_markdown: Path | None = None) -> int:
     for image in (image for images in written.images for image in images):
         print(f"drawn: {image}")
     if to_markdown is not None:
@@ -241,10 +241,10 @@ def _told(written, to_markdown: Path | None = None) -> int:
 
 def _tell_lack(studies, store) -> None:
     """What was not run of experiments that are judged from what was."""
-    from made.experiments.runner import load, not_run, with_begun
+    from made.experiments.runner import load, not_run, with_partial_runs
 
     for one in (one for one in studies if one.experiment.in_pieces):
-        if lack := not_run(one, with_begun(one, store, load(one, store)[0])):
+        if lack := not_run(one, with_partial_runs(one, store, load(one, store)[0])):
             print(f"Not run of {one.experiment.name} at scale {one.scale.value}: {', '.join(lack)}.")
 
 

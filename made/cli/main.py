@@ -148,7 +148,7 @@ def main(words: list[str] | None = None) -> int:
         if words != spelled_out(words):
             print(f"made: with no options this is: made {' '.join(spelled_out(words))}", file=sys.stderr)
         use_compilation_cache()
-        with signals.heard(), safe_files.disk_full_message(lambda: FULL), warnings.catch_warnings():
+        with signals.raise_on_sigterm(), safe_files.disk_full_message(lambda: FULL), warnings.catch_warnings():
             warnings.showwarning = _warned
             return command.main()
     except ValueError as error:

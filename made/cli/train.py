@@ -64,12 +64,12 @@ class Train:
         programs = self._prepared(plan, count)
         with run_dir.lock_run_dir(out):
             held = run_dir.read_run(out, plan.configuration)
-            stand = train_loop.restore_or_init(plan, programs, out)
-            if stand.update < plan.run.iterations:
-                stand = self._train(plan, programs, stand, out, held, train_loop.train)
+            train_state = train_loop.restore_or_init(plan, programs, out)
+            if train_state.update < plan.run.iterations:
+                train_state = self._train(plan, programs, train_state, out, held, train_loop.train)
             else:
                 _say(f"{out} holds this run, finished; a larger --steps goes on with it.")
-            self._finish(plan, stand, out)
+            self._finish(plan, train_state, out)
         return 0
 
     def _prepared(self, plan, count: int):
@@ -96,17 +96,17 @@ class Train:
             held = distributed.on_first_process(lambda: run_dir.read_run(out, plan.configuration))
             _say(f"host {self.host} of {self.hosts}: compiling for {self.seeds} seed{'s' * (self.seeds > 1)} ...")
             all_of = distributed.prepare(plan, self.devices)
-            stand = distributed.stand_of(plan, all_of, out)
-            if stand.update < plan.run.iterations:
+            train_state = distributed.restore_or_init(plan, all_of, out)
+            if train_state.update < plan.run.iterations:
                 first = distributed.is_first()
-                stand = (
-                    self._train(plan, all_of, stand, out, held, distributed.train)
+                train_state = (
+                    self._train(plan, all_of, train_state, out, held, distributed.train)
                     if first
-                    else distributed.follow(plan, all_of, stand, out)
+                    else distributed.follow(plan, all_of, train_state, out)
                 )
-            stand = stand._replace(state=sharding.gathered(stand.state, all_of.mesh))
+            train_state = train_state._replace(state=sharding.gathered(train_state.state, all_of.mesh))
             if distributed.is_first():
-                self._finish(plan, stand, out)
+                self._finish(plan, train_state, out)
         return 0
 
     def plan(self):
@@ -141,21 +141,21 @@ class Train:
         if (will := plan.run.iterations * each) != asked:
             _say(f"an update takes {each:,} frames, so {asked:,} steps are rounded up to {will:,}.")
 
-    def _finish(self, plan, stand, out: Path) -> None:
+    def _finish(self, plan, train_state, out: Path) -> None:
         if self.film:
-            self._film(plan, stand, out)
-        print(f"{stand.update * plan.frames_per_update:,} frames of each seed; all of it is in {out}.")
+            self._film(plan, train_state, out)
+        print(f"{train_state.update * plan.frames_per_update:,} frames of each seed; all of it is in {out}.")
 
-    def _train(self, plan, programs, stand, out: Path, held, loop):
+    def _train(self, plan, programs, train_state, out: Path, held, loop):
         from made.training import loggers, train_loop
         from made.training.progress import Panel
         from made.training.run_dir import METRICS
 
-        frames = stand.update * plan.frames_per_update
+        frames = train_state.update * plan.frames_per_update
         self._tell_rounding(plan)
-        if stand.update:
+        if train_state.update:
             _say(f"going on with {out} from frame {frames:,}.")
-        train_loop.record_session(plan, out, held, self.words(), stand.update, self.options)
+        train_loop.record_session(plan, out, held, self.words(), train_state.update, self.options)
         taking: list[loggers.Writer] = [loggers.JSONL(out / METRICS)]
         try:
             if self.tensorboard:
@@ -164,15 +164,15 @@ class Train:
                 taking.append(loggers.WandB(self.wandb, out.name, out, plan.configuration))
             panel = Panel(plan.run.iterations * plan.frames_per_update, len(plan.seeds), frames)
             with panel.shown():
-                return loop(plan, programs, stand, out, taking, panel.row)
+                return loop(plan, programs, train_state, out, taking, panel.row)
         finally:
             for writer in taking:
                 writer.close()
 
-    def _film(self, plan, stand, out: Path) -> None:
+    def _film(self, plan, train_state, out: Path) -> None:
         from made.training import video
 
-        for path in video.record_videos(plan, stand.state, out):
+        for path in video.record_videos(plan, train_state.state, out):
             print(f"drawn: {path}")
 
     @property

@@ -51,26 +51,26 @@ def with_installed(kind: Kind, own: Iterable[str]) -> list[str]:
 def make(kind: Kind, name: str) -> Any:
     """The object that a name of an installed package or an import path stands for."""
     path = name if is_path(name) else next(point.value for point in entry_points(kind.group) if point.name == name)
-    said = repr(name) if path == name else f"{name!r} ({path})"
-    return _made(kind, _found(kind, path, said), said)
+    label = repr(name) if path == name else f"{name!r} ({path})"
+    return _made(kind, _found(kind, path, label), label)
 
 
-def _found(kind: Kind, path: str, said: str) -> Any:
+def _found(kind: Kind, path: str, label: str) -> Any:
     """What stands at an import path."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute or path.count(":") > 1:
-        raise ValueError(f"{said} is no import path: write module:object, such as mypackage:My{kind.base.__name__}.")
+        raise ValueError(f"{label} is no import path: write module:object, such as mypackage:My{kind.base.__name__}.")
     try:
         thing: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or module_name
         if not (module_name == missing or module_name.startswith(f"{missing}.")):
-            raise ValueError(f"The module of {said} cannot be imported: {error}.") from error
+            raise ValueError(f"The module of {label} cannot be imported: {error}.") from error
         raise ValueError(
-            f"There is no module {missing!r}, which {kind.what} {said} needs: install it, or run from its folder."
+            f"There is no module {missing!r}, which {kind.what} {label} needs: install it, or run from its folder."
         ) from error
     except Exception as error:
-        raise ValueError(f"The module of {said} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ValueError(f"The module of {label} cannot be imported: {type(error).__name__}: {error}") from error
     for part in attribute.split("."):
         if not hasattr(thing, part):
             public = [name for name in vars(thing) if not name.startswith("_")]
@@ -79,30 +79,30 @@ def _found(kind: Kind, path: str, said: str) -> Any:
     return thing
 
 
-def _made(kind: Kind, thing: Any, said: str) -> Any:
+def _made(kind: Kind, thing: Any, label: str) -> Any:
     """An object of that kind from a class, a function without arguments or the object itself."""
     base = kind.base
     if isinstance(thing, type):
         if not issubclass(thing, base):
-            raise ValueError(f"{said} is a class, but no {kind.what}: derive it from made.{base.__name__}.")
-        _demand_whole(kind, thing, said)
+            raise ValueError(f"{label} is a class, but no {kind.what}: derive it from made.{base.__name__}.")
+        _require_complete(kind, thing, label)
     if callable(thing) and not isinstance(thing, base):
         try:
             inspect.signature(thing).bind()
         except TypeError as error:
             raise ValueError(
-                f"{said} cannot be made without arguments: {error}. Give them defaults, or name a function without "
+                f"{label} cannot be made without arguments: {error}. Give them defaults, or name a function without "
                 "arguments that returns it."
             ) from error
         thing = thing()
     if not isinstance(thing, base):
         raise ValueError(
-            f"{said} is a {type(thing).__name__}, no {kind.what}: derive its class from made.{base.__name__}."
+            f"{label} is a {type(thing).__name__}, no {kind.what}: derive its class from made.{base.__name__}."
         )
     return thing
 
 
-def _demand_whole(kind: Kind, cls: type, said: str) -> None:
+def _require_complete(kind: Kind, cls: type, label: str) -> None:
     """Refuse a class that lacks methods or fields of its kind."""
     methods = sorted(getattr(cls, "__abstractmethods__", ()))
     fields = sorted({*getattr(cls, "__abstractvars__", ()), *getattr(cls, "__abstractclassvars__", ())})
@@ -113,4 +113,4 @@ def _demand_whole(kind: Kind, cls: type, said: str) -> None:
     near = {name: difflib.get_close_matches(name, own, 1) for name in (*methods, *fields)}
     lacks = [f"the method `{name}`" for name in methods] + [f"the field `{name}`" for name in fields]
     hints = [f" It has `{found[0]}`: did you mean `{name}`?" for name, found in near.items() if found]
-    raise ValueError(f"{said} lacks {' and '.join(lacks)} of made.{kind.base.__name__}.{''.join(hints)}")
+    raise ValueError(f"{label} lacks {' and '.join(lacks)} of made.{kind.base.__name__}.{''.join(hints)}")

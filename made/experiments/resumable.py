@@ -51,11 +51,11 @@ def train_resumable(
     `time.monotonic()`, ends with a checkpoint and `TimeLimitReached`. Where the device fails and there is a checkpoint that
     was not there before, the next piece goes on from it; a device that fails twice in between is given up.
     """
-    heard = _ProgressOnce(on_rows)
+    on_progress = _ProgressOnce(on_rows)
     while True:
         before = _saved(out)
         try:
-            return _piece(trial, seeds, out, heard, until)
+            return _piece(trial, seeds, out, on_progress, until)
         except JaxRuntimeError as error:
             if _saved(out) <= before:
                 raise
@@ -86,7 +86,7 @@ def _saved(out: Path) -> int:
     return int(files[-1].stem) if files else -1
 
 
-def _piece(trial: Trial, seeds: Sequence[int], out: Path, heard: _ProgressOnce, until: float) -> CompletedRun:
+def _piece(trial: Trial, seeds: Sequence[int], out: Path, on_progress: _ProgressOnce, until: float) -> CompletedRun:
     """From the last checkpoint to the end, or to where the time is up."""
     wanted = TrainPlan(trial, tuple(seeds), trial.every, trial.iterations, trial.episodes)  # type: ignore[arg-type, attr-defined]
     wanted = wanted._replace(checkpoint_seconds=_between(until), keep=1, keep_end=False, until=until)
@@ -95,10 +95,10 @@ def _piece(trial: Trial, seeds: Sequence[int], out: Path, heard: _ProgressOnce, 
         with control_tasks.prepared(wanted) as programs:
             stand = train_loop.restore_or_init(wanted, programs, out)
             train_loop.record_session(wanted, out, held, "made run", stand.update)
-            heard(stand.update // trial.every, made=False)
+            on_progress(stand.update // trial.every, made=False)
             writer = JSONL(out / run_dir.METRICS)
             try:
-                told = lambda lines: heard(lines[0]["update"] // trial.every)  # noqa: E731
+                told = lambda lines: on_progress(lines[0]["update"] // trial.every)  # noqa: E731
                 stand = train_loop.train(wanted, programs, stand, out, [writer], told)
             finally:
                 writer.close()

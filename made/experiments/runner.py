@@ -125,9 +125,9 @@ def largest_scale(experiment: Experiment, store: Store) -> Scale | None:
 def scales(experiment: Experiment, store: Store) -> list[Scale]:
     """The scales at which the store has any run of an experiment; where none is whole, those at which one is begun."""
     recorded = store.scales(experiment.stored_as)
-    if recorded or not store.begun(experiment.stored_as):
+    if recorded or not store.partial_runs(experiment.stored_as):
         return recorded
-    return [scale for scale in Scale if with_begun(Study(experiment, scale), store, Table()).labels()]
+    return [scale for scale in Scale if with_partial_runs(Study(experiment, scale), store, Table()).labels()]
 
 
 def load(study: Study, store: Store) -> tuple[Table, str | None]:
@@ -147,20 +147,20 @@ def load(study: Study, store: Store) -> tuple[Table, str | None]:
     return table, None
 
 
-def with_begun(study: Study, store: Store, table: Table) -> Table:
+def with_partial_runs(study: Study, store: Store, table: Table) -> Table:
     """The table to be drawn: of what comes in pieces also labels that are begun, where no seed of them is whole."""
     if not study.experiment.in_pieces:
         return table
     trials = study.trials
     descriptions = {label: to_dict(trial) for label, trial in trials.items()}
-    return table.beside(partial_runs(store, study.experiment.stored_as, _ids(trials), descriptions), trials)
+    return table.joined(partial_runs(store, study.experiment.stored_as, _ids(trials), descriptions), trials)
 
 
 def plottable(study: Study, store: Store, table: Table, problem: str | None) -> tuple[Table, str | None]:
     """What `load` found, with what is begun: where an experiment comes in pieces that is enough to be drawn."""
     if not study.experiment.in_pieces:
         return table, problem
-    shown = with_begun(study, store, table)
+    shown = with_partial_runs(study, store, table)
     return shown, None if shown.labels() else problem
 
 
@@ -172,7 +172,7 @@ def _ids(trials: Mapping[str, Trial]) -> dict[str, str]:
 def not_run(study: Study, table: Table) -> list[str]:
     """The configurations of an experiment of which some were run that were not, or on fewer seeds than others.
 
-    Of those that are begun (`with_begun`) it says how far they are.
+    Of those that are begun (`with_partial_runs`) it says how far they are.
 
     >>> from made.experiments import experiment
     >>> not_run(Study(experiment("lock"), Scale.SMOKE), Table())

@@ -226,7 +226,7 @@ def _in_pieces(group: Group, store: Store, on_rows: Callable[..., None], until: 
     seeds = sorted({planned.job.seed for planned in group.jobs})
     first, few = group.jobs[0], seeds if len(seeds) < 20 else [seeds[0], "to", seeds[-1]]
     out = store.unfinished(first.job.experiment, f"{first.id}-s{'-'.join(map(str, few))}")
-    for other in (one for one in store.begun(first.job.experiment, first.id) if one != out):
+    for other in (one for one in store.partial_runs(first.job.experiment, first.id) if one != out):
         said = (
             f"{other} is a run of {first.job.label} on other seeds, not finished; it goes on where these are asked for"
         )

@@ -91,7 +91,7 @@ def _kept(x: Float[Array, "..."]) -> tuple[Array, Array]:
     return out, out
 
 
-relu.defvjp(_kept, lambda out, slope: (jnp.where(out > 0, slope, 0),))
+relu.defvjp(_kept, lambda out, grad: (jnp.where(out > 0, grad, 0),))
 
 
 def _convolved(x: Array, weight: Array, dtype: Any, stride: int = 1) -> Array:
@@ -200,11 +200,11 @@ def with_bias(x: Float[Array, "b h w o"], bias: Float[Array, " o"]) -> Float[Arr
     return x + bias.astype(x.dtype)
 
 
-def _slopes_with_bias(bias: Float[Array, " o"], slope: Float[Array, "b h w o"]) -> tuple[Array, Array]:
-    width, o = slope.shape[2:]
-    row = slope.reshape(-1, width * o).sum(0, dtype=bias.dtype)  # in float32, whatever the products are in
+def _slopes_with_bias(bias: Float[Array, " o"], grad: Float[Array, "b h w o"]) -> tuple[Array, Array]:
+    width, o = grad.shape[2:]
+    row = grad.reshape(-1, width * o).sum(0, dtype=bias.dtype)  # in float32, whatever the products are in
     row = jax.lax.optimization_barrier(row)  # else the compiler makes one sum of the two
-    return slope, row.reshape(width, o).sum(0)
+    return grad, row.reshape(width, o).sum(0)
 
 
 with_bias.defvjp(lambda x, bias: (with_bias(x, bias), bias), _slopes_with_bias)

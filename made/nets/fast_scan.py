@@ -98,9 +98,9 @@ def _there(
     def tapped(carry: PyTree, x: tuple[PyTree, Any]) -> tuple[PyTree, Any]:
         seen, gave = [()] * len(parts), [()] * len(parts)
 
-        def call(i: int, *came: Array) -> PyTree:
+        def call(i: int, *inputs: Array) -> PyTree:
             calls[i] += 1
-            seen[i], gave[i] = came, parts[i](*came)  # type: ignore[call-overload]
+            seen[i], gave[i] = inputs, parts[i](*inputs)  # type: ignore[call-overload]
             return gave[i] if x[1] is None else jax.tree.map(jnp.add, gave[i], x[1][i])
 
         calls = [0] * len(parts)
@@ -124,10 +124,10 @@ def _back(step: Callable, at_a_time: int, kept: tuple[Callable, list[Any], Parts
     back, seen, parts = kept
     by_start, by_given, by_taps = back(slopes)
 
-    def of(part: Callable, came: tuple[Array, ...], slope: PyTree) -> PyTree:
-        over = jax.vmap if all(map(_is_same_in_lanes, jax.tree.leaves(came))) else _one_by_one
-        came = jax.tree.map(_again, came)
-        return jax.vjp(lambda part: over(lambda x: part(*x))(came), part)[1](slope)[0]
+    def of(part: Callable, inputs: tuple[Array, ...], grad: PyTree) -> PyTree:
+        over = jax.vmap if all(map(_is_same_in_lanes, jax.tree.leaves(inputs))) else _one_by_one
+        inputs = jax.tree.map(_again, inputs)
+        return jax.vjp(lambda part: over(lambda x: part(*x))(inputs), part)[1](grad)[0]
 
     by_parts = [of(*each) for each in zip(parts, seen, by_taps, strict=True)]
     return type(parts)(by_parts), None, by_start, by_given  # type: ignore[call-arg]

@@ -112,9 +112,9 @@ def maximise(
         def inner(x: Density) -> Density:  # the gradient with the barrier's
             return jnp.where(seen, gradient(x) + mu / jnp.where(seen, x, 1), 0)
 
-        slope, curvature = jax.jvp(inner, (d,), (jnp.ones_like(d),))
+        derivative, curvature = jax.jvp(inner, (d,), (jnp.ones_like(d),))
         weight = jnp.maximum(-curvature, mu / jnp.where(seen, d, 1) ** 2)
-        u, normal = _newton(mdp, slope, jnp.where(seen, 1 / weight, 0))
+        u, normal = _newton(mdp, derivative, jnp.where(seen, 1 / weight, 0))
         reach = 0.99 * jnp.min(jnp.where(u < 0, d / jnp.where(u < 0, -u, 1), 1e6))
         # u lies in the flow constraints, so their normal adds nothing to a slope along it but rounding errors.
         step = _line_search(lambda x: inner(x) - normal, d, u, reach)
@@ -136,32 +136,32 @@ def maximise(
     return jax.lax.while_loop(lambda loop: loop[3], advance, first)[0]
 
 
-def _newton(mdp: MDP, slope: Density, give: Density) -> tuple[Density, Density]:
+def _newton(mdp: MDP, derivative: Density, give: Density) -> tuple[Density, Density]:
     """The u that maximises <slope, u> - sum u^2 / (2 give) among changes of d that keep the flow, and the slope's part
     normal to them.
 
     The flow is A u = 0 with (A u)(t) = sum_a u(t, a) - gamma sum_{s,a} P(t | s, a) u(s, a).
     """
-    flow = jnp.eye(mdp.n_states, dtype=slope.dtype)[:, None, :] - mdp.gamma * mdp.P
+    flow = jnp.eye(mdp.n_states, dtype=derivative.dtype)[:, None, :] - mdp.gamma * mdp.P
     M = jnp.einsum("sat,sa,sau->tu", flow, give, flow)
     size = jnp.diagonal(M)
     scale = jnp.where(size > 0, size, 1) ** -0.5  # states hardly visited would spoil the solve otherwise
-    ridge = jnp.finfo(slope.dtype).eps * jnp.eye(mdp.n_states, dtype=slope.dtype)
-    side = scale * jnp.einsum("sat,sa->t", flow, give * slope)
+    ridge = jnp.finfo(derivative.dtype).eps * jnp.eye(mdp.n_states, dtype=derivative.dtype)
+    side = scale * jnp.einsum("sat,sa->t", flow, give * derivative)
     normal = flow @ (scale * linear_solve(scale[:, None] * M * scale[None, :] + ridge, side))
-    return give * (slope - normal), normal
+    return give * (derivative - normal), normal
 
 
 def _line_search(gradient: Callable[[Density], Density], d: Density, u: Density, reach: Scalar) -> Scalar:
     """argmax over [0, reach] of a concave function along d + step u, by bisection on the sign of its slope."""
 
-    def slope(step: Scalar) -> Scalar:
+    def derivative(step: Scalar) -> Scalar:
         return jnp.sum(u * gradient(d + step * u))
 
     def halve(_: Array | int, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
         low, high = ends
         middle = (low + high) / 2
-        rising = slope(middle) > 0
+        rising = derivative(middle) > 0
         return jnp.where(rising, middle, low), jnp.where(rising, high, middle)
 
     low, high = jax.lax.fori_loop(0, 50, halve, (jnp.zeros_like(reach), reach))

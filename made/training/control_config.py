@@ -236,29 +236,29 @@ def _among_the_batch(run: DreamerConfig) -> Bonus:
     """The bonus of a run, wherever RE3 stands in it with room for one batch."""
     length, n = run.replay.length, run.batch * run.replay.length
 
-    def told(k: int) -> str:
+    def shortage(k: int) -> str:
         held = f"batch={run.batch} windows of replay.length={length}, {n} in all"
         return f"a batch, and k={k} needs more of them than {held}: add --set batch={k // length + 1}"
 
-    return _with_room(run.bonus, n, told)
+    return _with_room(run.bonus, n, shortage)
 
 
 def _among_the_replay(run: ControlConfig) -> Bonus:
     """The bonus of a run, wherever RE3 stands in it with room for the whole replay, unless it was given another."""
     n, path = run.replay.capacity, "replay.capacity"
 
-    def told(k: int) -> str:
+    def shortage(k: int) -> str:
         return f"the replay, and k={k} needs more of them than {path}={n}: add --set {path}={k + 1}"
 
-    return _with_room(run.bonus, n, told, given=lambda part: part.capacity != MEMORY)
+    return _with_room(run.bonus, n, shortage, given=lambda part: part.capacity != MEMORY)
 
 
-def _with_room(bonus: Bonus, n: int, told: Callable[[int], str], given: Callable = lambda part: False) -> Bonus:
+def _with_room(bonus: Bonus, n: int, shortage: Callable[[int], str], given: Callable = lambda part: False) -> Bonus:
     """A bonus whose RE3, wherever it stands, remembers n steps or what it was given; refused where k is not below n."""
     is_re3 = lambda x: isinstance(x, RE3)  # noqa: E731
     for path, part in jax.tree_util.tree_leaves_with_path(bonus, is_leaf=is_re3):
         if is_re3(part) and part.k >= n:
             fewer = f", or --set bonus{jax.tree_util.keystr(path)}.k={n - 1} or less" * (n > 1)
-            raise ValueError(f"RE3 looks for its k-th neighbour among the steps of {told(part.k)} or more{fewer}.")
+            raise ValueError(f"RE3 looks for its k-th neighbour among the steps of {shortage(part.k)} or more{fewer}.")
     resize = lambda x: dataclasses.replace(x, capacity=n) if is_re3(x) and not given(x) else x  # noqa: E731
     return jax.tree.map(resize, bonus, is_leaf=is_re3)

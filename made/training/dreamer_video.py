@@ -51,7 +51,7 @@ def record_dreams(plan: TrainPlan, state: Any, out: Path) -> list[Path]:
     if not has_model(plan.run):
         return []
     written, rows = [], []
-    for seed, frames, returns in _told(plan, state):
+    for seed, frames, returns in _predictions(plan, state):
         rows += [(seed, i, *map(float, one)) for i, one in enumerate(zip(*returns, strict=True))]
         if frames is not None and seed in plan.seeds[: video.DRAWN]:
             written.append(video.save_film(enlarged(frames), out / f"dream-seed{seed}.gif"))
@@ -69,7 +69,7 @@ def kept(plan: TrainPlan, state: Any, at: int) -> dict[int, dict[str, np.ndarray
     if not has_model(plan.run):
         return found
     try:
-        for seed, frames, returns in _told(plan, state):
+        for seed, frames, returns in _predictions(plan, state):
             paid, imagined = (np.asarray(x)[None] for x in (returns.paid, returns.imagined))
             found[seed] = {"step": np.array([at]), "dream/paid": paid, "dream/imagined": imagined}
             if frames is not None and seed == plan.seeds[0]:
@@ -84,7 +84,7 @@ def has_model(run: Any) -> bool:
     return isinstance(run, DreamerConfig | ReplayRun) and isinstance(run.agent, Dreamer)
 
 
-def _told(plan: TrainPlan, state: Any) -> Iterator[tuple[int, np.ndarray | None, Prediction]]:
+def _predictions(plan: TrainPlan, state: Any) -> Iterator[tuple[int, np.ndarray | None, Prediction]]:
     """(seed, film, returns) of each."""
     run: Any = plan.run
     told = jax.jit(lambda known, key: predict(run, known, key), compiler_options=sharding.options(0))

@@ -30,15 +30,15 @@ class NaNCheck:
 
     def look(self, bad: np.ndarray, scalars: Mapping[str, np.ndarray], state: PyTree, update: int) -> None:
         """Stop where something is not finite, with the update, the quantity and the last good checkpoint."""
-        odd = [name for name in non_finite_leaves(state) if name not in self._spared]
+        non_finite = [name for name in non_finite_leaves(state) if name not in self._spared]
         paid = non_finite_rewards(scalars, len(self.plan.seeds))
         bad = np.where(paid, np.minimum(bad, update), bad)
         if (
-            odd and (bad == compiled_envs.NO_FAILURE).all()
+            non_finite and (bad == compiled_envs.NO_FAILURE).all()
         ):  # which seed it is does not matter: all of them are one program
             bad = np.full_like(bad, update)
         kept = checkpoint.files(self.out / run_dir.CHECKPOINTS)
-        raise_if_nan(self.plan, bad, quantities(scalars, int(bad.argmin()), odd), kept[-1] if kept else None)
+        raise_if_nan(self.plan, bad, quantities(scalars, int(bad.argmin()), non_finite), kept[-1] if kept else None)
 
 
 def non_finite_leaves(state: PyTree) -> list[str]:
@@ -71,14 +71,14 @@ def non_finite_rewards(scalars: Mapping[str, np.ndarray], seeds: int) -> np.ndar
     return ~np.isfinite(scalars["return"]) & (scalars["episodes"] > 0)
 
 
-def quantities(scalars: Mapping[str, np.ndarray], lane: int, odd: Sequence[str]) -> str:
+def quantities(scalars: Mapping[str, np.ndarray], lane: int, non_finite: Sequence[str]) -> str:
     """In words what is not finite in the row of a lane: what was paid comes before what was learnt from it."""
     bad = [name for name, x in scalars.items() if np.ndim(x) and not np.isfinite(x[lane])]
     kinds = {
         "a reward": ["return"] if non_finite_rewards(scalars, lane + 1)[lane] else [],
         "a bonus": [name for name in bad if name == "bonus"],
         "a loss": [name for name in bad if compiled_envs.is_loss(name)],
-        "parameters": list(odd),
+        "parameters": list(non_finite),
     }
     told = [f"{kind} ({', '.join(names[:_NAMED])})" for kind, names in kinds.items() if names]
     return " and ".join(told) or "a loss"

@@ -87,12 +87,12 @@ class ReplayLearner(eqx.Module):
         bonus = under_replay(self.bonus)
         return with_feature_cache(bonus, self.replay.room[0]) if self.replay.streams == 1 else bonus
 
-    def store(self, state: ReplayLearnerState, came: Transition) -> ReplayLearnerState:
+    def store(self, state: ReplayLearnerState, transitions: Transition) -> ReplayLearnerState:
         """Keep what came in, leaves [T, N, ...], and learn nothing: the steps at random before learning begins."""
         replay, push = state.replay, self.replay.push
-        if came.reward.shape[0] == 1:
-            return state._replace(replay=push(replay, trees.index(came, 0)))
-        return state._replace(replay=jax.lax.scan(lambda replay, step: (push(replay, step), None), replay, came)[0])
+        if transitions.reward.shape[0] == 1:
+            return state._replace(replay=push(replay, trees.index(transitions, 0)))
+        return state._replace(replay=jax.lax.scan(lambda replay, step: (push(replay, step), None), replay, transitions)[0])
 
     def introduce(self, state: ReplayLearnerState, rows: int) -> ReplayLearnerState:
         """Show the bonus the last `rows` steps that were stored, as fresh ones: once, when learning begins.
@@ -106,20 +106,20 @@ class ReplayLearner(eqx.Module):
         return state._replace(bonus=self._paying.update(state.bonus, batch, k_bonus)[0], key=key)
 
     def advance(
-        self, state: ReplayLearnerState, came: Transition, updates: int = 1
+        self, state: ReplayLearnerState, transitions: Transition, updates: int = 1
     ) -> tuple[ReplayLearnerState, Metrics]:
         """Store what came in, leaves [T, N, ...], then learn `updates` times; the metrics are means.
 
         All T steps are stored first. Each update takes its share of them as fresh, so `updates` must divide T.
         """
-        state = self.store(state, came)
+        state = self.store(state, transitions)
         replay = state.replay  # read alone from here on, so it stays out of what the loop carries
 
         def update(state: ReplayLearnerState, fresh: Fresh) -> tuple[ReplayLearnerState, Metrics]:
             key, k_draw, k_learn = jax.random.split(state.key, 3)
             return self._learn(state._replace(key=key), self._draw(replay, k_draw), fresh, k_learn)
 
-        fresh = came, self._places(replay, came.reward.shape[0])
+        fresh = transitions, self._places(replay, transitions.reward.shape[0])
         state, metrics = _in_turn(update, state._replace(replay=None), fresh, updates)
         return state._replace(replay=replay), metrics
 
@@ -163,17 +163,17 @@ class ReplayLearner(eqx.Module):
         return jax.vmap(act)(obs, jax.random.split(key, n))
 
 
-def _in_turn(update: Callable, state: Any, came: Fresh, updates: int) -> tuple[Any, Metrics]:
+def _in_turn(update: Callable, state: Any, transitions: Fresh, updates: int) -> tuple[Any, Metrics]:
     """That many updates, each with its share of what came in."""
-    rows = came[0].reward.shape[0]
+    rows = transitions[0].reward.shape[0]
     if updates < 1 or rows % updates:
         raise ValueError(
             f"{rows} new steps cannot be shared out over {updates} updates: take a number of updates that divides the "
             "number of steps."
         )
     if updates == 1:
-        return update(state, came)
-    shares = jax.tree.map(lambda x: x.reshape(updates, rows // updates, *x.shape[1:]), came)
+        return update(state, transitions)
+    shares = jax.tree.map(lambda x: x.reshape(updates, rows // updates, *x.shape[1:]), transitions)
     state, metrics = jax.lax.scan(update, state, shares)
     return state, jax.tree.map(lambda x: jnp.nanmean(x, 0), metrics)
 
@@ -214,8 +214,8 @@ def functions(learner: ReplayLearner, lanes: bool = False) -> CompiledLearner:
     def introduce(state, rows):
         return many(lambda state: learner.introduce(state, rows))(state)
 
-    def advance(state, came, updates=1):
-        return many(lambda state, came: learner.advance(state, came, updates))(state, came)
+    def advance(state, transitions, updates=1):
+        return many(lambda state, transitions: learner.advance(state, transitions, updates))(state, transitions)
 
     def best(agent, obs, key):
         return learner.act(agent, obs, key, explore=False)

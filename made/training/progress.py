@@ -90,9 +90,9 @@ SHOWN = {  # scalar -> how it is called, in the order shown
 class Panel:
     """Where a run stands: hears each row, says it in words."""
 
-    def __init__(self, steps: int, seeds: int, begun_at: int = 0):
-        self.steps, self.seeds, self.begun_at = steps, seeds, begun_at
-        self.frames, self.began = begun_at, time.monotonic()
+    def __init__(self, steps: int, seeds: int, first_frame: int = 0):
+        self.steps, self.seeds, self.first_frame = steps, seeds, first_frame
+        self.frames, self.began = first_frame, time.monotonic()
         self.now: dict[str, float] = {}
         self.span: dict[str, tuple[float, float]] = {}
         self._spoke = -SECONDS_BETWEEN_LINES
@@ -113,11 +113,11 @@ class Panel:
 
     def speed(self) -> float:
         """Frames a second, all seeds together, since this process began."""
-        return (self.frames - self.begun_at) * self.seeds / max(time.monotonic() - self.began, 1e-9)
+        return (self.frames - self.first_frame) * self.seeds / max(time.monotonic() - self.began, 1e-9)
 
     def left(self) -> str:
         """How long it still takes, at the speed so far."""
-        if self.frames == self.begun_at:
+        if self.frames == self.first_frame:
             return "?"
         return clock((self.steps - self.frames) * self.seeds / self.speed())
 

@@ -80,10 +80,10 @@ class SequenceBuffer(eqx.Module):
 
     def push(self, state: SequenceBufferState, step: Transition) -> SequenceBufferState:
         """Store one step of every stream, leaves [N, ...]; next_obs is the true successor."""
-        slot, begun = self._begun(state)
+        slot, begun = self._episode_start(state)
         return SequenceBufferState(self.steps.push(state.steps, step), state.begun.at[:, slot].set(begun))
 
-    def _begun(self, state: SequenceBufferState) -> tuple[Any, Any]:
+    def _episode_start(self, state: SequenceBufferState) -> tuple[Any, Any]:
         """(where the next step goes, the number of its episode's first one)."""
         steps, room = state.steps, self.steps.room[0]
         before = state.begun[:, (steps.taken - 1) % room]

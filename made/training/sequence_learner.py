@@ -99,15 +99,15 @@ class SequenceLearner(ReplayLearner):
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *x.shape)), self.agent.carry(self.spec))
 
 
-def split_over_updates(came: Transition, updates: int) -> Transition:
+def split_over_updates(transitions: Transition, updates: int) -> Transition:
     """Steps [T, ...] as shares of so many updates, [updates, T / updates, ...]."""
-    rows = came.reward.shape[0]
+    rows = transitions.reward.shape[0]
     if rows % updates:
         raise ValueError(
             f"{rows} new steps cannot be shared out over {updates} updates: take a number of updates that divides the "
             "number of steps."
         )
-    return jax.tree.map(lambda x: x.reshape(updates, rows // updates, *x.shape[1:]), came)
+    return jax.tree.map(lambda x: x.reshape(updates, rows // updates, *x.shape[1:]), transitions)
 
 
 class ReplayRunState(NamedTuple):

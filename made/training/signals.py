@@ -20,7 +20,7 @@ def asked() -> bool:
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[None]:
+def raise_on_sigterm() -> Iterator[None]:
     """While the block runs, SIGTERM raises `Terminated` in the main thread; within `deferred` the second one does."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread may listen
         yield

@@ -79,19 +79,19 @@ def restore_or_init(plan: TrainPlan, programs: Backend, out: Path) -> TrainState
     return TrainState(programs.place(state), found.update, found.seconds)
 
 
-def save(plan: TrainPlan, stand: TrainState, out: Path, writers: Sequence[Writer]) -> None:
+def save(plan: TrainPlan, train_state: TrainState, out: Path, writers: Sequence[Writer]) -> None:
     """A checkpoint of where the run stands, after all its rows."""
     for writer in writers:
         writer.sync()
     target = out / run_dir.CHECKPOINTS
     target.mkdir(exist_ok=True)
-    checkpoint.save(target, stand.state, plan.configuration, stand.update, stand.seconds, plan.keep)
+    checkpoint.save(target, train_state.state, plan.configuration, train_state.update, train_state.seconds, plan.keep)
 
 
 def train(
     plan: TrainPlan,
     programs: Backend,
-    stand: TrainState,
+    train_state: TrainState,
     out: Path,
     writers: Sequence[Writer],
     show: Callable[..., None],
@@ -102,32 +102,32 @@ def train(
     Rows are written before the checkpoint that covers them, so a kill at any moment loses none and doubles none. Where
     the plan's time is up it saves and raises `TimeLimitReached`, and after SIGTERM `made.training.signals.Terminated`.
     """
-    saved, since, guard = stand.update, stand.seconds, NaNCheck(plan, stand.state, out)
+    saved, since, guard = train_state.update, train_state.seconds, NaNCheck(plan, train_state.state, out)
     alone = jax.process_count() == 1  # one process cannot save what others hold, and they may not have heard
     try:
         with signals.deferred() if alone else contextlib.nullcontext():
-            while stand.update < plan.run.iterations:
-                began, before = time.monotonic(), stand.update
-                stand, lines = advance_interval(plan, programs, stand, writers, guard)
+            while train_state.update < plan.run.iterations:
+                began, before = time.monotonic(), train_state.update
+                train_state, lines = advance_interval(plan, programs, train_state, writers, guard)
                 show(lines)
-                due = stand.update // plan.checkpoint_every > before // plan.checkpoint_every
-                due |= stand.seconds - since >= plan.checkpoint_seconds
+                due = train_state.update // plan.checkpoint_every > before // plan.checkpoint_every
+                due |= train_state.seconds - since >= plan.checkpoint_seconds
                 late = 2 * time.monotonic() - began > plan.until  # by the end of another row like this one
                 ends = alone and signals.asked()
-                if ends or (plan.keep_end if stand.update >= plan.run.iterations else due or late):
-                    keep(plan, stand, out, writers)
-                    saved, since = stand.update, stand.seconds
+                if ends or (plan.keep_end if train_state.update >= plan.run.iterations else due or late):
+                    keep(plan, train_state, out, writers)
+                    saved, since = train_state.update, train_state.seconds
                 if ends:
                     each = plan.frames_per_update
-                    frames = f"{stand.update * each:,} of {plan.run.iterations * each:,}"
+                    frames = f"{train_state.update * each:,} of {plan.run.iterations * each:,}"
                     raise signals.Terminated(f" at frame {frames}, with a checkpoint in {out}")
-                if late and stand.update < plan.run.iterations:
-                    raise TimeLimitReached(f"{stand.update:,} of {plan.run.iterations:,} updates")
+                if late and train_state.update < plan.run.iterations:
+                    raise TimeLimitReached(f"{train_state.update:,} of {plan.run.iterations:,} updates")
     except KeyboardInterrupt:
-        if alone and stand.update > saved and not is_donated(stand.state):
-            keep(plan, stand, out, writers)
+        if alone and train_state.update > saved and not is_donated(train_state.state):
+            keep(plan, train_state, out, writers)
         raise
-    return stand
+    return train_state
 
 
 def is_donated(state: PyTree) -> bool:
@@ -136,35 +136,35 @@ def is_donated(state: PyTree) -> bool:
 
 
 def advance_interval(
-    plan: TrainPlan, programs: Backend, stand: TrainState, writers: Sequence[Writer], guard: NaNCheck
+    plan: TrainPlan, programs: Backend, train_state: TrainState, writers: Sequence[Writer], guard: NaNCheck
 ) -> tuple[TrainState, list[Line]]:
     """The updates up to the end of the next row, written down."""
     started, every = time.monotonic(), plan.run.every
-    n = min(every - stand.update % every, plan.run.iterations - stand.update)
-    state, measured = programs.advance(programs.runs, stand.state, jnp.int32(n))
+    n = min(every - train_state.update % every, plan.run.iterations - train_state.update)
+    state, measured = programs.advance(programs.runs, train_state.state, jnp.int32(n))
     scalars, bad = jax.tree.map(np.asarray, (measured.scalars, measured.bad))
-    guard.look(bad, scalars, state, stand.update + n)
-    update, speed = stand.update + n, n * plan.frames_per_update * len(plan.seeds) / (time.monotonic() - started)
-    due = update // plan.evaluate_every > stand.update // plan.evaluate_every
+    guard.look(bad, scalars, state, train_state.update + n)
+    update, speed = train_state.update + n, n * plan.frames_per_update * len(plan.seeds) / (time.monotonic() - started)
+    due = update // plan.evaluate_every > train_state.update // plan.evaluate_every
     if due or update == plan.run.iterations:
         scalars |= jax.tree.map(np.asarray, programs.examine(programs.runs, state, programs.seeds))
-    after = TrainState(state, update, stand.seconds + time.monotonic() - started)
+    after = TrainState(state, update, train_state.seconds + time.monotonic() - started)
     lines = log_records(plan, {**scalars, "frames_per_second": np.full(len(plan.seeds), speed)}, after)
     for writer in writers:
         writer.write(lines)
     return after, lines
 
 
-def log_records(plan: TrainPlan, scalars: dict[str, np.ndarray], stand: TrainState) -> list[Line]:
+def log_records(plan: TrainPlan, scalars: dict[str, np.ndarray], train_state: TrainState) -> list[Line]:
     """One line a seed: where it stands, then what was measured since the row before."""
     lines: list[Line] = []
-    update, bonus_coef = stand.update, float(plan.run.bonus_coef(jnp.asarray(stand.update)))
+    update, bonus_coef = train_state.update, float(plan.run.bonus_coef(jnp.asarray(train_state.update)))
     for lane, seed in enumerate(plan.seeds):
         measured = {name: float(x[lane]) for name, x in scalars.items()}
         if "bonus" in measured:  # what the mean episode earned of it
             measured.setdefault("intrinsic_return", bonus_coef * measured["bonus"] * measured["length"])
         place: Line = {"seed": seed, "update": update, "frames": update * plan.frames_per_update}
-        place["seconds"] = round(stand.seconds, 3)
+        place["seconds"] = round(train_state.seconds, 3)
         lines.append({**place, **measured})
     return lines
 

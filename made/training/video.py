@@ -83,24 +83,24 @@ def record_videos(plan: TrainPlan, states: RunState, out: Path) -> list[Path]:
 def frames(grid: Grid, played: RecordedEpisode) -> list[np.ndarray]:
     """The first episode as pictures, the bonus of every step so far as bars below."""
     length = int(played.on[:, 0].sum())
-    paid = np.asarray(played.bonus)[:length, 0]
+    reward = np.asarray(played.bonus)[:length, 0]
     shown = [trees.index(played.first, 0), *(_at(played.states, t) for t in range(length))]
     pictures = [draw(grid, state, SIZE) for state in shown]
     width = pictures[0].shape[1]
-    return [np.concatenate([picture, strip(paid, t, width)]) for t, picture in enumerate(pictures)]
+    return [np.concatenate([picture, strip(reward, t, width)]) for t, picture in enumerate(pictures)]
 
 
 def _at(states: GridState, t: int) -> Any:
     return jax.tree.map(lambda x: x[t, 0], states)
 
 
-def strip(paid: np.ndarray, t: int, width: int) -> np.ndarray:
+def strip(reward: np.ndarray, t: int, width: int) -> np.ndarray:
     """The bonus of the first t steps as bars, the last one bright; the scale is the episode's largest."""
     picture = np.full((_STRIP, width, 3), _GROUND, np.uint8)
-    top = max(float(paid.max(initial=0.0)), 1e-12)
-    edges = np.linspace(0, width, len(paid) + 1).round().astype(int)
+    top = max(float(reward.max(initial=0.0)), 1e-12)
+    edges = np.linspace(0, width, len(reward) + 1).round().astype(int)
     for i in range(t):
-        height = round((_STRIP - 4) * max(float(paid[i]), 0.0) / top)
+        height = round((_STRIP - 4) * max(float(reward[i]), 0.0) / top)
         colour = _NOW if i == t - 1 else _PAST
         picture[_STRIP - height :, edges[i] : max(edges[i + 1], edges[i] + 1)] = colour
     return picture

@@ -59,7 +59,7 @@ def no_beginning(monkeypatch):
     def begun(*given):
         raise AssertionError("it was begun")
 
-    monkeypatch.setattr(control_tasks, "_beside", begun)
+    monkeypatch.setattr(control_tasks, "_backend", begun)
     monkeypatch.setattr(train_loop, "prepare", begun)
 
 

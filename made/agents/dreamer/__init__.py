@@ -1,1 +1,1 @@
-"""TODO made/agents/dreamer."""
+"""Dreamer: a world model, and an actor-critic trained on imagined trajectories."""

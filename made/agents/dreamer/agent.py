@@ -124,7 +124,7 @@ class Dreamer(Agent):
     def act(self, state, carry, obs, goal, key, *, explore=True):
         k_state, k_act, k_noise = jax.random.split(key, 3)
         noise = jax.random.normal(k_state, carry[0].stoch.shape)
-        latent = state.world.rssm.told(*carry, state.world.encoder(obs), noise).latent
+        latent = state.world.rssm.posterior_step(*carry, state.world.encoder(obs), noise).latent
         policy = state.actor(latent.features)
         drawn = lambda: policy.noisy(policy.sample(k_act), self.amount(state.k), k_noise)  # noqa: E731
         action = drawn() if explore else policy.best(k_act)

@@ -94,7 +94,7 @@ class RSSM(eqx.Module):
         """One step on its own: z is drawn from the prior."""
         return next_deter(self._alone(), before, action, noise)
 
-    def told(
+    def posterior_step(
         self, before: Latent, action: Float[Array, "*b a"], embed: Float[Array, "*b e"], noise: Float[Array, "*b s"]
     ) -> Observed:
         """One step that takes in what was seen: z is drawn from the posterior."""
@@ -107,7 +107,7 @@ class RSSM(eqx.Module):
     def begin(self, embed: Float[Array, "*b e"], noise: Float[Array, "*b s"]) -> Observed:
         """The first observation of an episode, or of a window: no state and no action before it."""
         lead, actions = embed.shape[:-1], self.inputs.weight.shape[0] - self.layout.stoch
-        return self.told(self.blank(*lead), jnp.zeros((*lead, actions)), embed, noise)
+        return self.posterior_step(self.blank(*lead), jnp.zeros((*lead, actions)), embed, noise)
 
     def observe(
         self,

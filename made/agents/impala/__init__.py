@@ -1,1 +1,1 @@
-"""TODO made/agents/impala."""
+"""IMPALA: an actor-critic with V-trace, for rollouts of compiled environments."""

@@ -1,1 +1,1 @@
-"""TODO made/agents/sac."""
+"""SAC from states and RAD (SAC with random crops) from pixels, for continuous control."""

@@ -72,10 +72,10 @@ def _product_and_factors(x: Array, weight: Array) -> tuple[Array, tuple[Array, A
     return rounded_product(x, weight), (x, weight)
 
 
-def _slopes(factors: tuple[Array, Array], slope: Array) -> tuple[Array, Array]:
+def _slopes(factors: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
     x, weight = factors
-    slope = slope.astype(x.dtype)
-    return slope @ weight.astype(x.dtype).T, jnp.matmul(x.T, slope, preferred_element_type=jnp.float32)
+    grad = grad.astype(x.dtype)
+    return grad @ weight.astype(x.dtype).T, jnp.matmul(x.T, grad, preferred_element_type=jnp.float32)
 
 
 rounded_product.defvjp(_product_and_factors, _slopes)

@@ -1,1 +1,1 @@
-"""TODO made/agents/tabular."""
+"""Agents for tabular MDPs: value iteration, policy optimization on a learned model, Q-learning."""

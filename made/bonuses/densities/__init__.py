@@ -1,1 +1,1 @@
-"""TODO made/bonuses/densities."""
+"""Density models of state-action pairs: counts in a window, factorized counts, a VAE."""

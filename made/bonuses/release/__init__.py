@@ -1,1 +1,1 @@
-"""TODO made/bonuses/release."""
+"""Bonuses as the authors' released code computes them, for comparison with the paper."""

@@ -1,1 +1,1 @@
-"""TODO made/envs/external."""
+"""Environments of other packages: Gymnasium, EnvPool and Farama's MiniGrid."""

@@ -78,7 +78,7 @@ class EnvPoolGrids(gymnasium.vector.VectorEnv):
         if seed is not None:
             self._pool = self._made(seed)
         blank: Any = create_empty_array(self.single_observation_space, self.num_envs)
-        return self._begun(blank, np.arange(self.num_envs)), {}
+        return self._reset_envs(blank, np.arange(self.num_envs)), {}
 
     def step(self, actions):
         actions = np.asarray(actions, np.int32)
@@ -91,7 +91,7 @@ class EnvPoolGrids(gymnasium.vector.VectorEnv):
             for i in np.flatnonzero(done):
                 last[i] = {name: x[i].copy() for name, x in shown.items()}
             told = {"final_obs": last, "_final_obs": done}
-            shown = self._begun(shown, np.flatnonzero(done))
+            shown = self._reset_envs(shown, np.flatnonzero(done))
         return shown, np.array(reward, np.float64), *ends, told
 
     def _follow(self, actions: np.ndarray, obs: dict[str, np.ndarray], info: dict[str, Any]) -> None:
@@ -102,7 +102,7 @@ class EnvPoolGrids(gymnasium.vector.VectorEnv):
             self._changes[i].see((x, y), self._ahead[i].tobytes(), ahead[i].tobytes())
         self._ahead = ahead
 
-    def _begun(self, shown: dict[str, np.ndarray], which: np.ndarray) -> dict[str, np.ndarray]:
+    def _reset_envs(self, shown: dict[str, np.ndarray], which: np.ndarray) -> dict[str, np.ndarray]:
         """What is shown, with new episodes in the environments named; the pool tells them in an order of its own."""
         obs, info = self._pool.reset(which.astype(np.int32))
         for at, i in enumerate(info["env_id"]):

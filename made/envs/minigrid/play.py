@@ -64,11 +64,11 @@ def play(task: str, seed: int = 0, keys: str | None = None) -> int:
     terminal = keys is None and sys.stdin.isatty() and sys.stdout.isatty() and find_spec("termios") is not None
     print(f"{ids[task]}, seed {seed}\n{_HELP}")
     source = keys if keys is not None else _pressed() if terminal else _piped()
-    walk(grid, jax.random.key(seed), source, colours=terminal)
+    game_loop(grid, jax.random.key(seed), source, colours=terminal)
     return 0
 
 
-def walk(grid: Grid, key: jax.Array, keys: Iterable[str], colours: bool = False) -> None:
+def game_loop(grid: Grid, key: jax.Array, keys: Iterable[str], colours: bool = False) -> None:
     """Show a fresh level and then the outcome of each key, until `q` or the last one."""
     reset, step = eqx.filter_jit(grid.reset), eqx.filter_jit(grid.step)
     key, k_level = jax.random.split(key)

@@ -1,1 +1,1 @@
-"""TODO made/experiments/executors."""
+"""Where the jobs of `made sweep` run: local processes, Ray or SLURM."""

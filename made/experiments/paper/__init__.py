@@ -1,1 +1,1 @@
-"""TODO made/experiments/paper."""
+"""The experiments of the paper: one module with an `EXPERIMENT` for each."""

@@ -67,7 +67,7 @@ def curve(ax, table: Table, label: str, look: str | plots.Style) -> None:
     middle, low, high = (np.asarray(x) for x in interval(curves, "mean", np.random.default_rng(0))[:3])
     ax.plot(at, middle, color=look.colour, linestyle=look.line, label=look.text)
     ax.fill_between(at, low, high, color=look.colour, alpha=0.15, linewidth=0)
-    if shared.is_begun(table, label):
+    if shared.is_partial(table, label):
         ax.plot(
             at[-1:], middle[-1:], color=look.colour, marker="o", markersize=4, markerfacecolor="none", clip_on=False
         )

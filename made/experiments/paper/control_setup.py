@@ -183,19 +183,19 @@ def final(table: Table, label: str, before: float = 0.0) -> np.ndarray:
     return curves[:, : curves.shape[1] - int(before * curves.shape[1])][:, -LAST:].mean(axis=1)
 
 
-def is_begun(table: Table, label: str) -> bool:
+def is_partial(table: Table, label: str) -> bool:
     """Whether the runs of a label are not whole: they are drawn as far as they go."""
     return "begun" in table.runs(label)[0]
 
 
 def circles(table: Table, labels: Iterable[str]) -> str:
     """The sentence of a caption on runs that are not whole; empty where all are."""
-    return " A circle ends runs that are not whole." * any(is_begun(table, one) for one in labels)
+    return " A circle ends runs that are not whole." * any(is_partial(table, one) for one in labels)
 
 
 def length(table: Table, label: str) -> str:
     """Steps of the environment that the runs of a label have; where they are not whole also those they were to have."""
-    if is_begun(table, label):
+    if is_partial(table, label):
         return progress_text(table.runs(label)[0])
     return f"{int(evaluations(table, label)[0][-1]):,}"
 

@@ -217,7 +217,7 @@ def is_a_density(table: Table) -> Verdict:
     )
     observed = (
         f"the released VAE has collapsed in {np.mean(idle):.0%} of runs (KL at most {kl:.1g} nats; its log factor deviates by "
-        f"{spread:.2g}, that of the true counts by up to {true:.2g}). Rank correlation with true counts: {_said(ranks)}; ours: {_said(ours)}"
+        f"{spread:.2g}, that of the true counts by up to {true:.2g}). Rank correlation with true counts: {_format_ranks(ranks)}; ours: {_format_ranks(ours)}"
     )
     if min(i.n for i in ranks.values()) < types.FEWEST_SEEDS:
         return Verdict(None, f"{observed}. Fewer than {types.FEWEST_SEEDS} seeds tell nothing")
@@ -237,7 +237,7 @@ def _final(table: Table, task: str, metric: str) -> Interval:
     return interval(_ends(table, task, metric), "iqm", types.rng())
 
 
-def _said(found: dict[str, Interval]) -> str:
+def _format_ranks(found: dict[str, Interval]) -> str:
     return ", ".join(f"{task} {one}" for task, one in found.items())
 
 

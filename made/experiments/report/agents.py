@@ -109,7 +109,7 @@ def _curve(lines: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray, 
 def panels(agents: Sequence[Agent]) -> dict[str, Any]:
     """The curves of all agents, a panel a task."""
     tasks = dict.fromkeys(agent.task for agent in agents)
-    found = [{"name": t, "lines": _told_apart([agent for agent in agents if agent.task == t])} for t in tasks]
+    found = [{"name": t, "lines": _distinct_lines([agent for agent in agents if agent.task == t])} for t in tasks]
     note = (
         "Return of the training episodes. Time: the clock of the run, all its seeds side by side. Interquartile mean "
         "over seeds with its 95% bootstrap interval, where there are several."
@@ -117,7 +117,7 @@ def panels(agents: Sequence[Agent]) -> dict[str, Any]:
     return {"y": "return", "note": note, "panels": found}
 
 
-def _told_apart(agents: Sequence[Agent]) -> list[dict[str, Any]]:
+def _distinct_lines(agents: Sequence[Agent]) -> list[dict[str, Any]]:
     """Their lines, each in a colour of its own: runs of one bonus would all have the look of the bonus."""
     looks = [
         {"colour": plots.CYCLE[i % len(plots.CYCLE)], "dash": "" if i < len(plots.CYCLE) else "5 2"}

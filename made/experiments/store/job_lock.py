@@ -60,7 +60,7 @@ def acquire(store: Store, job: Job, run_id: str, sweep: str = "") -> JobLock | L
     the store again after claiming: the job may have been finished in between.
     """
     path = _path(store, job, run_id)
-    told = {"host": platform.node(), "pid": os.getpid(), "machine": machine(), "sweep": sweep, "since": time.time()}
+    content = {"host": platform.node(), "pid": os.getpid(), "machine": machine(), "sweep": sweep, "since": time.time()}
     while True:
         held = _newest(path)
         if held is not None:
@@ -70,7 +70,7 @@ def acquire(store: Store, job: Job, run_id: str, sweep: str = "") -> JobLock | L
         wanted = JobLock(path, held.number + 1 if held else 0)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _make(wanted.file, json.dumps(told))
+            _make(wanted.file, json.dumps(content))
         except (FileExistsError, FileNotFoundError):  # somebody was quicker, or removed the folder with the last claim
             continue
         # Between the look and the claim, what was dead may have been taken over, released and claimed afresh below.
@@ -80,28 +80,28 @@ def acquire(store: Store, job: Job, run_id: str, sweep: str = "") -> JobLock | L
         return wanted
 
 
-def _make(file: Path, told: str) -> None:
+def _make(file: Path, content: str) -> None:
     """A claim that says from its first moment whose it is: a kill in the middle of writing would leave one of nobody.
 
     So it is written under another name, and linked to its own, which only one process can.
     """
     draft = file.with_name(f"{_DRAFT}{secrets.token_hex(4)}")
     try:
-        safe_files.create(draft, told).close()
+        safe_files.create(draft, content).close()
         os.link(draft, file)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        _make_in_place(file, told)
+        _make_in_place(file, content)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def _make_in_place(file: Path, told: str) -> None:
+def _make_in_place(file: Path, content: str) -> None:
     """The same where the file system has no links: for a moment it says nothing."""
     with safe_files.opened(file, "x") as made:
         try:
-            made.write(told.encode())
+            made.write(content.encode())
         except OSError:  # no room to say whose it is: an empty claim would keep others from the job
             file.unlink(missing_ok=True)
             raise
@@ -174,8 +174,8 @@ def _owner(file: Path) -> LockOwner | None:
     """Who made a claim; None where it is gone. One that was made this moment says so in the next."""
     for _ in range(_LOOKS):
         try:
-            told: Any = json.loads(file.read_text("utf-8"))
-            return LockOwner(str(told["host"]), int(told["pid"]), str(told["machine"]), str(told["sweep"]))
+            content: Any = json.loads(file.read_text("utf-8"))
+            return LockOwner(str(content["host"]), int(content["pid"]), str(content["machine"]), str(content["sweep"]))
         except FileNotFoundError:
             return None
         except (ValueError, LookupError, TypeError):

@@ -200,7 +200,7 @@ def read(base: Path) -> list[Record]:
     """The runs that are packed in the files that begin with `base`; none without them; ValueError for damaged ones."""
     if not there(base):
         return []
-    about, files = _whole(base)
+    about, files = _read_verified(base)
     try:
         text = gzip.decompress(files[_file(base, TABLE).name]).decode()
     except (zlib.error, EOFError) as error:
@@ -235,7 +235,7 @@ def _runs(about: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, int, Any]]:
                 yield label, id, one["description"], int(seed), told
 
 
-def _whole(base: Path) -> tuple[Any, dict[str, bytes]]:
+def _read_verified(base: Path) -> tuple[Any, dict[str, bytes]]:
     """The JSON file, and the files that it names, each as its checksum says.
 
     Where a kill, or another process at work, has replaced only some of them, the rest is found under its other name.

@@ -27,7 +27,7 @@ def partial_runs(store: Store, experiment: str, ids: Mapping[str, str], descript
     """
     records: list[Record] = []
     for label, run_id in ids.items():
-        folders = store.begun(experiment, run_id)
+        folders = store.partial_runs(experiment, run_id)
         found = [one for folder in folders if (one := _read(folder, label, descriptions[label]))]
         records += max(found, key=lambda one: (one[0].run["begun"]["steps"], len(one)), default=[])
     return Table(records)

@@ -203,7 +203,7 @@ class Store:
         self.mark()  # or the next command would take this for a folder of something else
         return self.root / _UNFINISHED / experiment / name
 
-    def begun(self, experiment: str, run_id: str = "*") -> list[Path]:
+    def partial_runs(self, experiment: str, run_id: str = "*") -> list[Path]:
         """The folders of runs that are not whole, of one configuration or of all; on whichever seeds."""
         return sorted((self.root / _UNFINISHED / experiment).glob(f"{run_id}-s[0-9]*"))
 

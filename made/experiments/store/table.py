@@ -115,7 +115,7 @@ class Table:
         part._by_label = {label: runs for label, runs in self._by_label.items() if chosen(label)}
         return part
 
-    def beside(self, other: "Table", order: Iterable[str] = ()) -> "Table":
+    def joined(self, other: "Table", order: Iterable[str] = ()) -> "Table":
         """With the labels of another table that this one lacks; those that `order` names come first, in that order."""
         both, joined = {**other._by_label, **self._by_label}, Table()
         first = {label: both[label] for label in order if label in both}

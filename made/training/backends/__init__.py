@@ -1,1 +1,1 @@
-"""TODO made/training/backends."""
+"""Where experience comes from: compiled environments, Gymnasium, control tasks, several processes."""

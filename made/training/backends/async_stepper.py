@@ -36,7 +36,7 @@ class AsyncStepper:
     """
 
     def __init__(
-        self, plan: TrainPlan, learning: ControlLearner, workers: WorkerPool, learners: list[Any], came: Transition, age: np.ndarray,
+        self, plan: TrainPlan, learning: ControlLearner, workers: WorkerPool, learners: list[Any], transitions: Transition, age: np.ndarray,
         carries: tuple[PyTree, ...],
     ):  # fmt: skip
         self.plan, self.learning, self.workers = plan, learning, workers
@@ -44,13 +44,13 @@ class AsyncStepper:
         self.sums: list[Any] = [None] * len(learners)
         self.tally = StepStats(len(plan.seeds))
         self._places = [workers.place(part) for part in range(len(learners))]
-        self._came = [jax.tree.map(lambda x, place=place: x[place], came) for place in self._places]
+        self._transitions = [jax.tree.map(lambda x, place=place: x[place], transitions) for place in self._places]
         self._acted: list[Any] = [None] * len(learners)  # what was seen and done, while its outcome is waited for
 
     @property
-    def came(self) -> Transition:
+    def transitions(self) -> Transition:
         """The last step of every environment, [L, ...]."""
-        return jax.tree.map(lambda *x: np.concatenate(x), *self._came)
+        return jax.tree.map(lambda *x: np.concatenate(x), *self._transitions)
 
     def go(self, begins: int, n: int) -> None:
         """n actions of every seed, from that one on."""
@@ -85,12 +85,12 @@ class AsyncStepper:
 
     def _learn(self, part: int, t: int) -> None:
         if t:
-            self.learning.learn(part, self.learners, self.sums, self._came[part], t)
+            self.learning.learn(part, self.learners, self.sums, self._transitions[part], t)
 
     def _receive(self, part: int) -> None:
         step, place = self.workers.receive(part), self._places[part]
         seen, actions = self._acted[part]
-        self._came[part] = Transition(seen, actions, step.reward, step.frame, step.terminated, step.truncated)  # type: ignore
+        self._transitions[part] = Transition(seen, actions, step.reward, step.frame, step.terminated, step.truncated)  # type: ignore
         self.age[place] += 1
         ended = step.terminated | step.truncated
         self.tally.add(place, ended, step.total, self.age[place] * self.plan.run.unroll)

@@ -178,26 +178,26 @@ class ControlLearner:
             return learner.leaves[: self.programs.of_agent.num_leaves]
         return jax.tree.leaves(learner.agent)
 
-    def learn(self, i: int, learners: list[Any], sums: list[Any], came: Transition, t: int) -> None:
+    def learn(self, i: int, learners: list[Any], sums: list[Any], transitions: Transition, t: int) -> None:
         """Store the t-th step of the i-th state, and learn as often as is due then, maybe never.
 
         Does not wait, but for many updates at once where others could act meanwhile. It leaves the state as `Leaves`,
         which `row` puts together again.
         """
-        step = jax.tree.map(lambda x: x[:, None, None] if self.as_lanes else x[:, None], came)  # of one stream
+        step = jax.tree.map(lambda x: x[:, None, None] if self.as_lanes else x[:, None], transitions)  # of one stream
         leaves = learners[i].leaves if isinstance(learners[i], Leaves) else jax.tree.leaves(learners[i])
         leaves, sums[i] = self._taken(i, leaves, sums[i], step, t)
         learners[i] = Leaves(leaves)
 
-    def _taken(self, i: int, leaves: list[Array], sums: Any, came: Transition, t: int) -> tuple[list[Array], Any]:
+    def _taken(self, i: int, leaves: list[Array], sums: Any, transitions: Transition, t: int) -> tuple[list[Array], Any]:
         """The leaves and sums of the i-th state after this step."""
         programs, first, (updates, new) = self.programs, self.run.seed_steps, self.run.due(t)
         if updates:
-            sums = programs.nothing(leaves, came) if sums is None else sums
+            sums = programs.nothing(leaves, transitions) if sums is None else sums
         if updates == new == 1:
-            return programs.update(t - first, leaves, sums, came, np.int32(t))
-        self._waiting[i].add(came)
-        leaves = self._stored(i, leaves, whole=bool(updates) or t == first)
+            return programs.update(t - first, leaves, sums, transitions, np.int32(t))
+        self._waiting[i].add(transitions)
+        leaves = self._stored(i, leaves, all_steps=bool(updates) or t == first)
         if updates:  # without parts that need them the new steps are not told, so that one program does for all
             leaves, sums = self._studied(leaves, sums, t, updates, new if needs_new(self.run.bonus) else 0)
         elif t == first:
@@ -217,20 +217,20 @@ class ControlLearner:
         given = programs.study, leaves, sums, np.int32(t), updates, rows
         return self._bursts(programs.call, *given) if self._copies else programs.call(*given)
 
-    def _stored(self, i: int, leaves: list[Array], whole: bool) -> list[Array]:
+    def _stored(self, i: int, leaves: list[Array], all_steps: bool) -> list[Array]:
         """The leaves of the i-th state once steps that wait are in its replay: whole stretches, or all of them."""
         programs, time = self.programs, int(self.as_lanes)
 
         def store(leaves: list[Array], steps: Transition) -> list[Array]:
             return programs.call(programs.store[steps.reward.shape[time]], leaves, steps)
 
-        return self._waiting[i].stored(store, leaves, whole)
+        return self._waiting[i].stored(store, leaves, all_steps)
 
     def row(self, learners: list[Any], sums: list[Any], t: int) -> tuple[dict[str, Any], np.ndarray]:
         """What the updates of a row say of each seed, [L]: scalars, and where something was not finite."""
         for i, one in enumerate(learners):
             if isinstance(one, Leaves):
-                learners[i] = self.programs.whole(self._stored(i, one.leaves, whole=True))
+                learners[i] = self.programs.unflatten(self._stored(i, one.leaves, all_steps=True))
         if sums[0] is None:  # nothing was learnt yet
             return {}, np.full(len(self.seeds), compiled_envs.NO_FAILURE)
         rows = [self.programs.row(one, added, np.int32(t)) for one, added in zip(learners, sums, strict=True)]

@@ -80,11 +80,11 @@ class ControlPrograms:
     def nothing(self, leaves: list[Array], came: Transition) -> compiled_envs.MetricSums:
         """Sums of zero, in arrays of their own, to be donated."""
         if self._measured is None:
-            self._measured = tuple(jax.eval_shape(self.pure.advance, self.whole(leaves), came)[1])
+            self._measured = tuple(jax.eval_shape(self.pure.advance, self.unflatten(leaves), transitions)[1])
         shape = () if self.n is None else (self.n,)
         return jax.tree.map(lambda x: jnp.array(jnp.broadcast_to(x, shape)), compiled_envs.zeros(self._measured))
 
-    def whole(self, leaves: list[Array]) -> ReplayLearnerState:
+    def unflatten(self, leaves: list[Array]) -> ReplayLearnerState:
         """The state of those leaves."""
         return jax.tree.unflatten(self.tree, leaves)
 
@@ -101,26 +101,26 @@ class ControlPrograms:
 
     def _on_leaves(self, call: Any) -> Any:
         """A call that changes a state, for the list of its arrays; those that are None stay None."""
-        return lambda leaves, *more: self.tree.flatten_up_to(call(self.whole(leaves), *more))
+        return lambda leaves, *more: self.tree.flatten_up_to(call(self.unflatten(leaves), *more))
 
     def _learning(
         self, leaves: list[Array], sums: compiled_envs.MetricSums, came: Transition, t: Array, kind: int | None
     ) -> tuple[list[Array], compiled_envs.MetricSums]:
         pure = self.pure if kind is None else functions(self.learner.kinds[kind], self.n is not None)
-        state, measured = pure.advance(self.whole(leaves), came)
+        state, measured = pure.advance(self.unflatten(leaves), transitions)
         return self._added(state, sums, measured, t)
 
     def _studying(
         self, leaves: list[Array], sums: compiled_envs.MetricSums, t: Array, updates: int, rows: int
     ) -> tuple[list[Array], compiled_envs.MetricSums]:
         study = self._many(lambda state: self.learner.study(state, updates, rows), 0)  # type: ignore[attr-defined]
-        state, measured = study(self.whole(leaves))
+        state, measured = study(self.unflatten(leaves))
         return self._added(state, sums, measured, t)
 
     def _studying_one(
         self, leaves: list[Array], sums: compiled_envs.MetricSums, t: Array, i: Array, updates: int, rows: int
     ) -> tuple[list[Array], compiled_envs.MetricSums]:
-        state, measured = self.learner.study_one(self.whole(leaves), i, updates, rows)  # type: ignore[attr-defined]
+        state, measured = self.learner.study_one(self.unflatten(leaves), i, updates, rows)  # type: ignore[attr-defined]
         return self._added(state, sums, measured, t)
 
     def _added(

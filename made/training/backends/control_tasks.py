@@ -49,26 +49,26 @@ def prepare(plan: TrainPlan, count: int = 1) -> Backend:
     if count != 1:
         raise ValueError(f"--devices {count} spreads compiled environments; control tasks take --devices 1.")
     plan.run.demand()  # its length is known now
-    return _programs(_beside(plan))
+    return _programs(_backend(plan))
 
 
 @contextlib.contextmanager
 def prepared(plan: TrainPlan) -> Iterator[Backend]:
     """The same for a while: the processes end with the block."""
-    beside = _beside(plan)
+    backend = _backend(plan)
     try:
-        yield _programs(beside)
+        yield _programs(backend)
     finally:
-        beside.close()
+        backend.close()
 
 
 def restored(plan: TrainPlan, saved: checkpoint.Checkpoint) -> tuple[Spec, ControlState]:
     """What the environments look like, and the state of a checkpoint. The processes end before it returns."""
-    beside = _beside(plan)
+    backend = _backend(plan)
     try:
-        return beside.workers.spec, beside.place(checkpoint.restore(saved, beside.like()))
+        return backend.workers.spec, backend.place(checkpoint.restore(saved, backend.like()))
     finally:
-        beside.close()
+        backend.close()
 
 
 def learner_of(state: ControlState, lane: int, seeds: int, pixels: bool) -> ReplayLearnerState:
@@ -77,7 +77,7 @@ def learner_of(state: ControlState, lane: int, seeds: int, pixels: bool) -> Repl
     return trees.index(state.learners[0], lane) if shared else state.learners[lane]
 
 
-def _beside(plan: TrainPlan) -> "ControlBackend":
+def _backend(plan: TrainPlan) -> "ControlBackend":
     """The environments and the learner of a run that fits on this machine."""
     run: ControlConfig = plan.run  # type: ignore[assignment]
     if run.task.pixels:
@@ -85,12 +85,12 @@ def _beside(plan: TrainPlan) -> "ControlBackend":
     return ControlBackend(plan)
 
 
-def _programs(beside: "ControlBackend") -> Backend:
-    plan = beside.plan
-    return Backend(plan.run, plan.seeds, beside.like(), beside.begin, beside.advance, beside.examine, beside.place)  # type: ignore
+def _programs(backend: "ControlBackend") -> Backend:
+    plan = backend.plan
+    return Backend(plan.run, plan.seeds, backend.like(), backend.begin, backend.advance, backend.examine, backend.place)  # type: ignore
 
 
-def memory_beside_replay(run: ControlConfig, spec: Spec) -> int:
+def memory_outside_replay(run: ControlConfig, spec: Spec) -> int:
     """Bytes that a seed needs on the device without its replay: networks, optimizers, and the bonus's buffers."""
     return memory.size_of(jax.eval_shape(run.learner(spec).start_without_replay, jax.random.key(0)))
 
@@ -129,7 +129,7 @@ class ControlBackend:
         self._judge: WorkerPool | None = None
         try:
             spec = self.workers.spec
-            require_memory(run, run.replay.size_of(spec), len(plan.seeds), memory_beside_replay(run, spec))
+            require_memory(run, run.replay.size_of(spec), len(plan.seeds), memory_outside_replay(run, spec))
             self.learning = ControlLearner(run, spec, plan.seeds)
         except BaseException:
             self.close()
@@ -139,7 +139,7 @@ class ControlBackend:
     def workers(self) -> WorkerPool:
         """One environment for each seed, begun where there are none."""
         if self._training is None:
-            with _told():
+            with _shorten_worker_errors():
                 parts = len(self.plan.seeds) if self.task.pixels else 1
                 self._training = WorkerPool(self.task, self.plan.seeds, parts=parts)
         return self._training  # type: ignore
@@ -174,14 +174,14 @@ class ControlBackend:
     def advance(self, run: Any, state: ControlState, n: Any) -> tuple[ControlState, compiled_envs.LogRecord]:
         """n actions of every seed, and what they measured: `lanes.advance` for control tasks."""
         del run
-        with self._whole():
+        with self._close_on_error():
             return self._advance(state, int(n))
 
     @contextlib.contextmanager
-    def _whole(self) -> Iterator[None]:
+    def _close_on_error(self) -> Iterator[None]:
         """Where the block fails, environments may be in the middle of a step: whoever goes on begins with new ones."""
         try:
-            with _told():
+            with _shorten_worker_errors():
                 yield
         except BaseException:
             self.close()
@@ -197,7 +197,7 @@ class ControlBackend:
         self.at = begins + n
         scalars, bad = learning.row(walk.learners, walk.sums, self.at)
         learnt, carries = tuple(walk.learners), tuple(walk.carries)
-        after = ControlState(learnt, workers.save(), walk.came, walk.age, np.asarray(self.at, np.int64), carries)
+        after = ControlState(learnt, workers.save(), walk.transitions, walk.age, np.asarray(self.at, np.int64), carries)
         return after, compiled_envs.LogRecord({**walk.tally.means(), **scalars}, bad)  # type: ignore
 
     def examine(self, run: Any, state: ControlState, seeds: PyTree) -> Metrics:
@@ -214,7 +214,7 @@ class ControlBackend:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _shorten_worker_errors() -> Iterator[None]:
     """What became of a process in one sentence: who it was, and the last line of its traceback."""
     try:
         yield

@@ -117,7 +117,7 @@ def prepare(plan: TrainPlan, count: int | None) -> ProcessGroup:
     return ProcessGroup(Backend(runs, seeds, like, begin, advance, examine, put), mesh)
 
 
-def stand_of(plan: TrainPlan, all_of: ProcessGroup, out: Path) -> TrainState:
+def restore_or_init(plan: TrainPlan, all_of: ProcessGroup, out: Path) -> TrainState:
     """Where the run stands: the first process reads the folder and sends the others what it read."""
     programs = all_of.programs
     alone = programs._replace(begin=lambda runs, seeds: None, place=lambda state: state)
@@ -142,21 +142,21 @@ def _like(numbers: Any, shape: jax.ShapeDtypeStruct) -> Any:
 def train(
     plan: TrainPlan,
     all_of: ProcessGroup,
-    stand: TrainState,
+    train_state: TrainState,
     out: Path,
     writers: Sequence[Writer],
     show: Callable[..., None],
 ) -> TrainState:
     """`session.train` in step with the other processes: all gather the state where it is due, the first saves it."""
 
-    def keep(plan: TrainPlan, stand: TrainState, out: Path, writers: Sequence[Writer]) -> None:
-        whole = stand._replace(state=sharding.gathered(stand.state, all_of.mesh))
+    def keep(plan: TrainPlan, train_state: TrainState, out: Path, writers: Sequence[Writer]) -> None:
+        whole = train_state._replace(state=sharding.gathered(train_state.state, all_of.mesh))
         on_first_process(lambda: train_loop.save(plan, whole, out, writers))
 
     plan = plan._replace(checkpoint_seconds=math.inf)  # by its own clock a process would gather alone, and wait
-    return train_loop.train(plan, all_of.programs, stand, out, writers, show, keep)
+    return train_loop.train(plan, all_of.programs, train_state, out, writers, show, keep)
 
 
-def follow(plan: TrainPlan, all_of: ProcessGroup, stand: TrainState, out: Path) -> TrainState:
+def follow(plan: TrainPlan, all_of: ProcessGroup, train_state: TrainState, out: Path) -> TrainState:
     """What every process but the first does: the same, without a word and without a file."""
-    return train(plan, all_of, stand, out, [], lambda lines: None)
+    return train(plan, all_of, train_state, out, [], lambda lines: None)

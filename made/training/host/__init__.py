@@ -1,1 +1,1 @@
-"""TODO made/training/host."""
+"""Bonuses for training loops in NumPy or PyTorch: `HostBonus` and `HostRollout`."""

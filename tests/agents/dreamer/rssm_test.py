@@ -85,7 +85,7 @@ def test_a_step_is_its_formula(model):
     hand = ByHand(model)
     deter = hand.carried(jax.tree.map(np.asarray, before), action)
     prior, posterior = hand.expected(deter), hand.judged(deter, embed)
-    ahead, told = quick(lambda *x: (model.ahead(*x[:2], x[3]), model.told(*x)))(before, action, embed, noise)
+    ahead, told = quick(lambda *x: (model.ahead(*x[:2], x[3]), model.posterior_step(*x)))(before, action, embed, noise)
     assert close(ahead, Latent(deter, prior.mean + prior.std * noise))
     assert close(told.latent, Latent(deter, posterior.mean + posterior.std * noise))
     assert close((told.posterior, told.prior), (posterior, prior)) and float(told.prior.std.min()) > 0.1
@@ -109,7 +109,7 @@ def test_a_sequence_is_its_steps_and_begins_again_where_an_episode_does(model):
     starts, actions = state(T, B), real(T, B, ACTIONS)
     embeds, noise = real(T, B, EMBEDDING, seed=7), real(T, B, 3, seed=8)
     whole = compiled(model.observe)(starts, fresh, actions, embeds, noise)
-    told, before = compiled(model.told), trees.index(starts, 0)
+    told, before = compiled(model.posterior_step), trees.index(starts, 0)
     for t in range(T):
         before = trees.select(jnp.asarray(fresh[t]), trees.index(starts, t), before)
         one = told(before, actions[t], embeds[t], noise[t])
@@ -124,7 +124,9 @@ def test_a_sequence_is_its_steps_and_begins_again_where_an_episode_does(model):
 def test_an_episode_begins_from_nothing(model):
     embed, noise = real(2, B, EMBEDDING), real(2, B, 3, seed=3)
     begun = compiled(model.begin)(embed, noise)
-    assert close(begun, compiled(model.told)(model.blank(2, B), np.zeros((2, B, ACTIONS), np.float32), embed, noise))
+    assert close(
+        begun, compiled(model.posterior_step)(model.blank(2, B), np.zeros((2, B, ACTIONS), np.float32), embed, noise)
+    )
 
 
 def test_imagination_is_its_steps_and_an_open_loop_follows_its_actions(model):
@@ -202,5 +204,5 @@ def test_gradients_reach_a_policy_by_its_actions_and_not_by_what_it_looked_at(mo
 def test_products_in_half_precision_stay_close_and_the_state_is_whole(model):
     half = trained(Layout(stoch=3, deter=6, hidden=5, precision="bfloat16"))
     given = state(B), real(B, ACTIONS), real(B, EMBEDDING, seed=5), real(B, 3, seed=6)
-    one, other = compiled(model.told)(*given), compiled(half.told)(*given)
+    one, other = compiled(model.posterior_step)(*given), compiled(half.posterior_step)(*given)
     assert other.latent.deter.dtype == jnp.float32 and close(one, other, atol=0.2) and not close(one, other, atol=1e-4)

@@ -25,7 +25,7 @@ def test_signs_tell_things_and_colours():
 
 
 def test_keys_walk_to_the_goal_and_a_new_level_follows(capsys):
-    play.walk(Grid(Same(room(tile_codes.GOAL))), jax.random.key(0), "?dawq w")
+    play.game_loop(Grid(Same(room(tile_codes.GOAL))), jax.random.key(0), "?dawq w")
     shown = capsys.readouterr().out
     assert "Won after 3 steps: return 0.865." in shown
     assert shown.count("[go forward]") == 1 and shown.rstrip().endswith("#" * 12)  # nothing after q
@@ -33,16 +33,16 @@ def test_keys_walk_to_the_goal_and_a_new_level_follows(capsys):
 
 
 def test_lava_the_clock_and_the_hand_are_told(capsys):
-    play.walk(Grid(Same(room(tile_codes.LAVA))), jax.random.key(0), "w")
-    play.walk(Grid(Same(room(tile_codes.KEY + tile_codes.RED), max_steps=2)), jax.random.key(0), "p ")
-    play.walk(Grid(Same(room(target=np.uint8(tile_codes.BALL + tile_codes.BLUE)))), jax.random.key(0), "r")
+    play.game_loop(Grid(Same(room(tile_codes.LAVA))), jax.random.key(0), "w")
+    play.game_loop(Grid(Same(room(tile_codes.KEY + tile_codes.RED), max_steps=2)), jax.random.key(0), "p ")
+    play.game_loop(Grid(Same(room(target=np.uint8(tile_codes.BALL + tile_codes.BLUE)))), jax.random.key(0), "r")
     shown = capsys.readouterr().out
     assert "Lost in the lava after 1 steps" in shown and "in hand: red key" in shown
     assert "Out of time after 2 steps" in shown and "pick up the blue ball" in shown
 
 
 def test_a_hidden_key_is_not_told(capsys):
-    play.walk(Grid(Same(room(tile_codes.KEYBOX + tile_codes.GREY))), jax.random.key(0), "p")
+    play.game_loop(Grid(Same(room(tile_codes.KEYBOX + tile_codes.GREY))), jax.random.key(0), "p")
     shown = capsys.readouterr().out
     assert "in hand: grey box;" in shown and "key" not in shown
 

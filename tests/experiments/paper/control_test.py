@@ -230,7 +230,7 @@ def test_sigterm_stops_a_piece_with_a_checkpoint_and_the_next_goes_on(whole, tmp
         os.kill(os.getpid(), signal.SIGTERM)
         signals._asked.wait()  # the main thread hears it
 
-    with monkeypatch.context() as patch, signals.heard(), pytest.raises(signals.Terminated):
+    with monkeypatch.context() as patch, signals.raise_on_sigterm(), pytest.raises(signals.Terminated):
         patch.setattr(resumable.JSONL, "write", signalled)
         runner.run([SMOKE], store)
     (folder,) = (one for one in (store.root / ".unfinished" / "dmc").iterdir() if "claims" not in one.name)
@@ -379,7 +379,7 @@ def test_a_curve_that_is_not_whole_ends_in_a_circle_on_an_axis_of_the_whole(tmp_
     store = Store(tmp_path / "runs")
     one = runner.Study(control_returns.EXPERIMENT, Scale.GPU)
     cut_off(store, "hopper_hop/made", 15_000)
-    table = runner.with_begun(one, store, runner.load(one, store)[0])
+    table = runner.with_partial_runs(one, store, runner.load(one, store)[0])
     (ax,) = control_returns.draw(table)[0].figure.axes
     (circle,) = [line for line in ax.lines if line.get_marker() == "o"]
     assert circle.get_xydata().tolist() == [[30_000.0, 15_000.0]]
@@ -426,7 +426,7 @@ def test_windows_that_are_cut_off_say_how_far_they_are(tmp_path):
     one, store = runner.Study(control_buffer.EXPERIMENT, Scale.GPU), Store(tmp_path)
     label = next(iter(control_buffer.trials(Scale.GPU)))
     cut_off(store, label, 15_000, of=one.experiment)
-    ((_, header, rows),) = control_buffer.tables(runner.with_begun(one, store, Table()))
+    ((_, header, rows),) = control_buffer.tables(runner.with_partial_runs(one, store, Table()))
     assert rows[0][header.index("steps")] == "30,000 of 100,000"
 
 

@@ -143,5 +143,5 @@ def test_the_folders_of_a_store_that_hold_runs_which_are_not_whole(tmp_path):
     store = Store(tmp_path)
     first, second = left(store, "ab12-s0", [(0, 10)]), left(store, "cd34-s0-1", [(0, 10), (1, 10)])
     store.unfinished("dmc", "claims-small").mkdir()  # who is at work, not what was made
-    assert store.begun("dmc") == [first, second] and store.begun("dmc", "cd34") == [second]
-    assert store.begun("lock") == []
+    assert store.partial_runs("dmc") == [first, second] and store.partial_runs("dmc", "cd34") == [second]
+    assert store.partial_runs("lock") == []

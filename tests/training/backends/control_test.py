@@ -325,7 +325,7 @@ def test_a_run_that_does_not_fit_is_refused_before_it_compiles(monkeypatch, caps
 def test_networks_and_bonus_are_counted_with_the_replay(monkeypatch):
     run = build_control.build("pendulum_swingup", "rad", "made", False, 0.1, None, ("replay.capacity=1000",))
     spec = run.task.spec(actions=1)
-    rest = control_tasks.memory_beside_replay(run, spec)
+    rest = control_tasks.memory_outside_replay(run, spec)
     state = jax.eval_shape(run.learner(spec).start, jax.random.key(0))
     assert rest == memory.size_of(state) - memory.size_of(state.replay) > 2**28  # features, networks, Adam's moments
     needed = 3 * (2**30 + rest)
