@@ -183,9 +183,7 @@ def test_a_counting_bonus_from_elsewhere_takes_in_each_step_once_under_sac():
     assert float(state.bonus) == 6 and float(metrics["steps_seen"]) == 4, "two new steps an update"
     run = build_control.build("pendulum_swingup", "sac", "tinypack.parts:Rare", False, 0.1, None, ())
     assert run.bonus == bonus and float(run.bonus_coef(1)) == pytest.approx(0.1)
-    with pytest.raises(
-        ValueError, match=r"No bonus coefficient is known for tiny-rare .* --bonus-coef 0\.05"
-    ):
+    with pytest.raises(ValueError, match=r"No bonus coefficient is known for tiny-rare .* --bonus-coef 0\.05"):
         build_control.build("pendulum_swingup", "sac", "tiny-rare", False, None, None, ())
 
 

@@ -14,7 +14,7 @@ from training.resume_test import assert_equal, go, rows
 from training.stopping import stopped
 from training.together import take
 
-from made.agents.sac.agent import sac
+from made.agents.sac.agent import SAC
 from made.bonuses import RE3, NoBonus, Sum
 from made.bonuses.replay_data import LastFrame
 from made.core import Space, Spec, Transition, trees
@@ -135,7 +135,7 @@ def test_the_same_actions_are_stored_as_on_the_device(whole):
 
 def shelf(steps: int, as_lanes: bool = True) -> HostReplay:
     """The replays of two seeds after so many steps, whose rewards count them."""
-    learner = ReplayLearner(STATE, sac(), NoBonus(), replay=ReplayBuffer(HELD), batch=200)
+    learner = ReplayLearner(STATE, SAC(), NoBonus(), replay=ReplayBuffer(HELD), batch=200)
     found = HostReplay(learner, SEEDS, as_lanes)
     found.open(found.blank())
     for t in range(steps):
