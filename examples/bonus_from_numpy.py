@@ -8,10 +8,10 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from made import MADE, HostBonus, HostEnvironment
+from made import MADE, HostBonus
 from made.core import state_action_grid
 from made.core.trees import stack
-from made.training.host.bonus import true_successor
+from made.training.host.bonus import HostEnvironment, true_successor
 
 N, STEPS, GAMMA = 4, 300, 0.95
 

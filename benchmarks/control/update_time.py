@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from benchmarks.common import best_of
-from made.agents.sac.agent import RAD, sac
+from made.agents.sac.agent import RAD, SAC
 from made.agents.sac.network import Layout
 from made.bonuses import make_bonus
 from made.bonuses.feature_cache import CachedState
@@ -49,7 +49,7 @@ def state_learner(bonus: str, sizes: Sizes = Sizes()) -> ReplayLearner:
     """SAC on the three numbers of pendulum_swingup."""
     spec = Spec(Space((3,), jnp.float32), _actions(1), horizon=EPISODE)
     return ReplayLearner(
-        spec, sac(), make_bonus(bonus, "off_policy"), Constant(0.05), ReplayBuffer(sizes.steps), sizes.batch
+        spec, SAC(), make_bonus(bonus, "off_policy"), Constant(0.05), ReplayBuffer(sizes.steps), sizes.batch
     )
 
 

@@ -1,7 +1,9 @@
 """Agents. To add one, write a file here and a line in `made.agents.registry`."""
 
+from made.agents.dreamer.agent import Dreamer
 from made.agents.impala.agent import IMPALA
 from made.agents.registry import list_agents, make_agent
+from made.agents.sac.agent import RAD, SAC
 from made.agents.tabular.model_ppo import ModelPPO
 from made.agents.tabular.q_learning import QLearning
 from made.agents.tabular.value_iteration import ValueIteration
@@ -9,6 +11,9 @@ from made.agents.uniform import Uniform
 
 __all__ = [
     "IMPALA",
+    "RAD",
+    "SAC",
+    "Dreamer",
     "ModelPPO",
     "QLearning",
     "Uniform",

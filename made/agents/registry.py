@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from made.agents.dreamer.agent import Dreamer
 from made.agents.impala.agent import IMPALA
-from made.agents.sac.agent import RAD, sac
+from made.agents.sac.agent import RAD, SAC
 from made.agents.tabular.model_ppo import ModelPPO
 from made.agents.tabular.q_learning import QLearning
 from made.agents.tabular.value_iteration import ValueIteration
@@ -22,7 +22,7 @@ _TABLE: dict[str, Callable[[], Agent]] = {
     "uniform": Uniform,
     "impala": IMPALA,
     "rad": RAD,
-    "sac": sac,
+    "sac": SAC,
     "dreamer": Dreamer,
 }
 _PLUGINS = plugins.Kind("agent", "made.agents", Agent)

@@ -9,10 +9,6 @@ from made.training.control_config import ControlConfig, DreamerConfig, control_c
 from made.training.sequence_learner import ReplayRun
 from made.training.train_plan import apply_settings, check_bonus_options, environment
 
-# Frames where the command does not say; a checkpoint holds the replay, so that it is long to write.
-FRAMES = {"steps": "500k", "every": "2k", "eval": "10k", "check": "50k"}
-KEEP = 2  # checkpoints
-
 __all__ = ["ControlConfig", "DreamerConfig", "asked", "build"]
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,6 @@ import tyro
 
 Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]  # an option that may be given several times
 Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]  # what it is when not given needs no word, of --no-x least
-FRAMES = {"steps": "10M", "every": "50k", "eval": "500k", "check": "500k"}  # where the command does not say
 
 _PLACES = ("out", "hosts", "host", "coordinator")  # where a run is, not what it is
 
@@ -44,8 +44,7 @@ class Train:
     film: Flag = True  # --no-film: neither a film of the agent nor a map of its visits at the end, nor Dreamer's dreams
 
     def main(self) -> int:
-        from made.training import loggers, run_dir, sharding, train_loop
-        from made.training.paths import require_dir
+        from made.training import loggers, train_run
 
         for name in ("tensorboard", "wandb"):
             if getattr(self, name):
@@ -56,41 +55,29 @@ class Train:
         if self.hosts != 1 or self.host:
             return self._with_others(out)
         plan = self.plan()
-        run_dir.read_run(out, plan.configuration)  # what is wrong is told before a minute of compiling
-        require_dir(out, "--out")
-        count = 1 if self.devices is None else self.devices
-        if _source(plan.run) is train_loop:  # others say by themselves that they take one
-            sharding.demand(count)
-        programs = self._prepared(plan, count)
-        with run_dir.lock_run_dir(out):
-            held = run_dir.read_run(out, plan.configuration)
-            train_state = train_loop.restore_or_init(plan, programs, out)
-            if train_state.update < plan.run.iterations:
-                train_state = self._train(plan, programs, train_state, out, held, train_loop.train)
-            else:
-                _say(f"{out} holds this run, finished; a larger --steps goes on with it.")
-            self._finish(plan, train_state, out)
+        train_state = train_run.run_plan(plan, out, 1 if self.devices is None else self.devices, self._session(plan, out))
+        self._finish(plan, train_state, out)
         return 0
 
-    def _prepared(self, plan, count: int):
-        """Its programs. That they are compiled is told once nothing is refused, so that a refusal is one line."""
-        from made.training import train_loop
+    def _session(self, plan, out: Path):
+        from made.training import loggers, train_run
 
-        source, said = _source(plan.run), f"compiling for {self.seeds} seed{'s' * (self.seeds > 1)} ..."
-        if source is train_loop:
-            return train_loop.prepare(plan, count, lambda: _say(said))
-        programs = source.prepare(plan, count)  # what the host steps is compiled later
-        _say(said)
-        return programs
+        def more(frames: int) -> Iterator[loggers.Writer]:
+            if self.tensorboard:
+                yield loggers.TensorBoard(out / "tensorboard", plan.seeds, frames)
+            if self.wandb:
+                yield loggers.WandB(self.wandb, out.name, out, plan.configuration)
+
+        return train_run.Session(self.words(), self.options, more, report=_say, steps=self._frames()["steps"])
 
     def _with_others(self, out: Path) -> int:
         """The same run over several processes, of which the first alone touches the folder."""
-        from made.training import run_dir, sharding, train_loop
+        from made.training import run_dir, sharding, train_run
         from made.training.backends import distributed
 
         with distributed.join_processes(self.hosts, self.host, self.coordinator), contextlib.ExitStack() as stack:
             plan = self.plan()
-            if _source(plan.run) is not train_loop:
+            if train_run.is_hosted(plan.run):
                 raise ValueError(f"--hosts is for environments that are compiled, and {self.env} is stepped outside.")
             distributed.on_first_process(lambda: stack.enter_context(run_dir.lock_run_dir(out)))
             held = distributed.on_first_process(lambda: run_dir.read_run(out, plan.configuration))
@@ -99,11 +86,11 @@ class Train:
             train_state = distributed.restore_or_init(plan, all_of, out)
             if train_state.update < plan.run.iterations:
                 first = distributed.is_first()
-                train_state = (
-                    self._train(plan, all_of, train_state, out, held, distributed.train)
-                    if first
-                    else distributed.follow(plan, all_of, train_state, out)
-                )
+                if first:
+                    session = self._session(plan, out)
+                    train_state = train_run.train_session(plan, all_of, train_state, out, held, session, distributed.train)
+                else:
+                    train_state = distributed.follow(plan, all_of, train_state, out)
             train_state = train_state._replace(state=sharding.gathered(train_state.state, all_of.mesh))
             if distributed.is_first():
                 self._finish(plan, train_state, out)
@@ -122,52 +109,23 @@ class Train:
         counts = {name: train_plan.updates_for(n, run.n_envs * run.unroll) for name, n in self._frames().items()}
         run = dataclasses.replace(run, iterations=counts["steps"], every=counts["every"])
         asked = train_plan.TrainPlan(run, tuple(range(self.seeds)), counts["eval"], counts["check"])  # type: ignore[arg-type]
-        return asked._replace(episodes=run.episodes, keep=build_control.KEEP) if control else asked  # type: ignore[union-attr]
+        return asked._replace(episodes=run.episodes, keep=train_plan.CONTROL_KEEP) if control else asked  # type: ignore[union-attr]
 
     def _frames(self) -> dict[str, int]:
         """Frames of the run, and between two rows, evaluations and checkpoints, as they were asked for."""
         from made.cli import build_control
         from made.training import train_plan
 
-        usual = build_control.FRAMES if build_control.asked(self.env, self.agent) else FRAMES
+        usual = config.CONTROL_FRAMES if build_control.asked(self.env, self.agent) else config.FRAMES
         options = {"steps": self.steps, "every": self.every, "eval": self.eval_every, "check": self.checkpoint_every}
         flags = {"eval": "--eval-every", "check": "--checkpoint-every"}
         options = {name: usual[name] if text is None else text for name, text in options.items()}
         return {name: train_plan.parse_frames(text, flags.get(name, f"--{name}")) for name, text in options.items()}
 
-    def _tell_rounding(self, plan) -> None:
-        """Say that the steps asked for are no whole number of updates: when the run begins, as it may be refused."""
-        each, asked = plan.frames_per_update, self._frames()["steps"]
-        if (will := plan.run.iterations * each) != asked:
-            _say(f"an update takes {each:,} frames, so {asked:,} steps are rounded up to {will:,}.")
-
     def _finish(self, plan, train_state, out: Path) -> None:
         if self.film:
             self._film(plan, train_state, out)
         print(f"{train_state.update * plan.frames_per_update:,} frames of each seed; all of it is in {out}.")
-
-    def _train(self, plan, programs, train_state, out: Path, held, loop):
-        from made.training import loggers, train_loop
-        from made.training.progress import Panel
-        from made.training.run_dir import METRICS
-
-        frames = train_state.update * plan.frames_per_update
-        self._tell_rounding(plan)
-        if train_state.update:
-            _say(f"going on with {out} from frame {frames:,}.")
-        train_loop.record_session(plan, out, held, self.words(), train_state.update, self.options)
-        taking: list[loggers.Writer] = [loggers.JSONL(out / METRICS)]
-        try:
-            if self.tensorboard:
-                taking.append(loggers.TensorBoard(out / "tensorboard", plan.seeds, frames))
-            if self.wandb:
-                taking.append(loggers.WandB(self.wandb, out.name, out, plan.configuration))
-            panel = Panel(plan.run.iterations * plan.frames_per_update, len(plan.seeds), frames)
-            with panel.shown():
-                return loop(plan, programs, train_state, out, taking, panel.row)
-        finally:
-            for writer in taking:
-                writer.close()
 
     def _film(self, plan, train_state, out: Path) -> None:
         from made.training import video
@@ -193,18 +151,6 @@ class Train:
             else:
                 said += [f"{flag} {one}" for one in (value if isinstance(value, tuple) else (value,))]
         return " ".join(said)
-
-
-def _source(run):
-    """The module that prepares such a run for `session.train`."""
-    from made.cli import build_control
-    from made.envs.external.host_env import Hosted
-    from made.training import train_loop
-    from made.training.backends import control_tasks, host_envs
-
-    if isinstance(run, build_control.ControlConfig):
-        return control_tasks
-    return host_envs if isinstance(run.env, Hosted) else train_loop
 
 
 def _say(text: str) -> None:

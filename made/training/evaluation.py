@@ -49,8 +49,8 @@ class Policy(NamedTuple):
 class LoadedRun(NamedTuple):
     """One seed of a run that `made train` made, as `load_run` returns it.
 
-    `state` can be trained further: `made.iterate(run.config, run.state)` for a `RunConfig` in a compiled environment. It is a
-    RunState, for Dreamer in compiled environments a ReplayRunState, and for control tasks a ReplayLearnerState.
+    `state` can be trained further: `run.config.advance(run.state)` for a `RunConfig` in a compiled environment. It is
+    a RunState, for Dreamer in compiled environments a ReplayRunState, for control tasks a ReplayLearnerState.
     """
 
     config: Any  # Run, Dreaming, ControlConfig or DreamerConfig

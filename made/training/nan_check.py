@@ -24,7 +24,7 @@ _NAMED = 3  # quantities of a kind, in one sentence
 class NaNCheck:
     """Looks at a run after each row. What is not finite before the first one (such as a best score) may stay so."""
 
-    def __init__(self, plan: TrainPlan, state: PyTree, out: Path):
+    def __init__(self, plan: TrainPlan, state: PyTree, out: Path | None):
         self.plan, self.out = plan, out
         self._spared = frozenset(non_finite_leaves(state))
 
@@ -37,7 +37,7 @@ class NaNCheck:
             non_finite and (bad == compiled_envs.NO_FAILURE).all()
         ):  # which seed it is does not matter: all of them are one program
             bad = np.full_like(bad, update)
-        kept = checkpoint.files(self.out / run_dir.CHECKPOINTS)
+        kept = [] if self.out is None else checkpoint.files(self.out / run_dir.CHECKPOINTS)
         raise_if_nan(self.plan, bad, quantities(scalars, int(bad.argmin()), non_finite), kept[-1] if kept else None)
 
 

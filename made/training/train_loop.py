@@ -34,11 +34,11 @@ class Backend(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """Where a run stands: always at the end of a row that has been written."""
+    """A run at the end of a log interval; `made.train` returns the last one."""
 
-    state: RunState
-    update: int
-    seconds: float  # of training so far, those before an interruption included
+    state: RunState  # leaves [seeds, ...]; for other configurations what their `start` returns
+    update: int  # updates done
+    seconds: float  # of training, those before an interruption included
 
 
 def prepare(plan: TrainPlan, count: int = 1, compiling: Callable[[], None] = lambda: None) -> Backend:
@@ -92,17 +92,19 @@ def train(
     plan: TrainPlan,
     programs: Backend,
     train_state: TrainState,
-    out: Path,
+    out: Path | None,
     writers: Sequence[Writer],
     show: Callable[..., None],
     keep: Callable[..., None] = save,
 ) -> TrainState:
-    """Go on from where it stands to the last update. `show` hears each row as lines, one a seed; `keep` saves.
+    """Train from a state to the last update. `show` is called with each row as lines, one a seed; `keep` saves.
 
     Rows are written before the checkpoint that covers them, so a kill at any moment loses none and doubles none. Where
     the plan's time is up it saves and raises `TimeLimitReached`, and after SIGTERM `made.training.signals.Terminated`.
     """
     saved, since, guard = train_state.update, train_state.seconds, NaNCheck(plan, train_state.state, out)
+    if out is None:
+        keep = lambda *parts: None  # noqa: E731
     alone = jax.process_count() == 1  # one process cannot save what others hold, and they may not have heard
     try:
         with signals.deferred() if alone else contextlib.nullcontext():
@@ -120,7 +122,7 @@ def train(
                 if ends:
                     each = plan.frames_per_update
                     frames = f"{train_state.update * each:,} of {plan.run.iterations * each:,}"
-                    raise signals.Terminated(f" at frame {frames}, with a checkpoint in {out}")
+                    raise signals.Terminated(f" at frame {frames}" + (f", with a checkpoint in {out}" if out else ""))
                 if late and train_state.update < plan.run.iterations:
                     raise TimeLimitReached(f"{train_state.update:,} of {plan.run.iterations:,} updates")
     except KeyboardInterrupt:

@@ -19,6 +19,10 @@ from made.training.probes import Coverage
 
 SPARES = 4  # levels in waiting for each environment of a grid: an episode of 25 steps is seldom begun twice
 BONUS_COEF = 0.01  # default without --strength
+# Defaults, in frames of each seed. A checkpoint with a replay is slow to write.
+FRAMES = {"steps": "10M", "every": "50k", "eval": "500k", "check": "500k"}
+CONTROL_FRAMES = {"steps": "500k", "every": "2k", "eval": "10k", "check": "50k"}  # control tasks and replay
+CONTROL_KEEP = 2  # checkpoints
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
 
 

@@ -142,7 +142,7 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(whole, capsys):
         (["--tensorboard"], 'pip install -e ".[tensorboard]" in the checkout of made'),
         (["--bonus-coef", "nan"], "--bonus-coef must be a number of at least 0, got nan."),
         (["--strength", "-1"], "--strength must be a number above 0, got -1."),
-        (["--bonus", "none", "--first-visit"], "--bonus none pays nothing: leave --first-visit and --strength out."),
+        (["--bonus", "none", "--first-visit"], "--bonus none gives no reward: leave --first-visit and --strength out."),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_leaves_nothing(capsys, tmp_path, monkeypatch, changed, message):
@@ -171,8 +171,8 @@ def test_a_mistake_is_one_clear_line_and_leaves_nothing(capsys, tmp_path, monkey
         ({"bonus_coef": float("inf")}, "--bonus-coef must be a number of at least 0, got inf."),
         ({"strength": 0.0}, "--strength must be a number above 0, got 0."),
         ({"strength": float("nan")}, "--strength must be a number above 0, got nan."),
-        ({"bonus": "none", "strength": 0.4}, "--bonus none pays nothing: leave --first-visit and --strength out."),
-        ({"bonus": "none", "first_visit": True}, "--bonus none pays nothing: leave --first-visit and --strength out."),
+        ({"bonus": "none", "strength": 0.4}, "--bonus none gives no reward: leave --first-visit and --strength out."),
+        ({"bonus": "none", "first_visit": True}, "--bonus none gives no reward: leave --first-visit and --strength out."),
     ],
 )
 def test_what_no_bonus_can_pay_is_refused_for_every_kind_of_run(kind, more, message):

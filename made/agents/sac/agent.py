@@ -181,8 +181,12 @@ class PhasedRAD(RAD):
         return self.due
 
 
-def sac(width: int = 128) -> RAD:
-    """Soft actor-critic on vectors, sized for a CPU."""
+def SAC(width: int = 128) -> RAD:
+    """Soft actor-critic on vectors, sized for a CPU: `RAD` without crops.
+
+    Args:
+        width: Units of each hidden layer.
+    """
     return RAD(Layout(encoder="state", width=width), learning_rate=1e-3)
 
 

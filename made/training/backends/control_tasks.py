@@ -45,16 +45,21 @@ class ControlState(NamedTuple):
 
 
 def prepare(plan: TrainPlan, count: int = 1) -> Backend:
-    """What `session.train` runs. The programs are compiled at the first action and the first update."""
-    if count != 1:
-        raise ValueError(f"--devices {count} spreads compiled environments; control tasks take --devices 1.")
-    plan.run.demand()  # its length is known now
+    """The backend of a plan. It compiles at the first action and the first update."""
+    _validate(plan, count)
     return _programs(_backend(plan))
 
 
+def _validate(plan: TrainPlan, count: int) -> None:
+    if count != 1:
+        raise ValueError(f"--devices {count} spreads compiled environments; control tasks take --devices 1.")
+    plan.run.demand()  # its length is known now
+
+
 @contextlib.contextmanager
-def prepared(plan: TrainPlan) -> Iterator[Backend]:
-    """The same for a while: the processes end with the block."""
+def prepared(plan: TrainPlan, count: int = 1) -> Iterator[Backend]:
+    """The same, with worker processes that end with the block."""
+    _validate(plan, count)
     backend = _backend(plan)
     try:
         yield _programs(backend)

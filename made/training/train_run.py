@@ -1,0 +1,196 @@
+"""`made.train`: train a configuration on one or many seeds, as the command `made train` does."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from made.envs.external.host_env import Hosted
+from made.training import run_dir, sharding, train_loop
+from made.training.backends import control_tasks, host_envs
+from made.training.config import CONTROL_FRAMES, CONTROL_KEEP, FRAMES, TrainPlan, parse_frames, updates_for
+from made.training.control_config import ControlConfig, resolve
+from made.training.loggers import JSONL, Writer
+from made.training.on_policy import RunConfig
+from made.training.paths import require_dir
+from made.training.progress import Panel
+from made.training.sequence_learner import ReplayRun
+from made.training.train_loop import Backend, TrainState
+
+SEED_LIMIT = 2**32  # seeds are uint32
+
+
+class Session(NamedTuple):
+    """How a run is recorded and reported."""
+
+    command: str  # for people, in run.json
+    options: Mapping[str, Any] | None = None  # those of `made train`, in run.json
+    loggers: Callable[[int], Iterable[Writer]] = lambda frames: ()  # frames so far -> writers beside metrics.jsonl
+    progress: bool = True  # on stderr
+    report: Callable[[str], None] = lambda text: None  # is called with one line at a time
+    steps: int | None = None  # frames that were asked for
+
+
+def train(
+    config: RunConfig | ReplayRun | ControlConfig,
+    *,
+    seeds: int | Sequence[int] = 1,
+    steps: int | str | None = None,
+    out: str | os.PathLike | None = None,
+    eval_every: int | str | None = None,
+    checkpoint_every: int | str | None = None,
+    devices: int = 1,
+    loggers: Sequence[Writer] = (),
+    progress: bool = False,
+) -> TrainState:
+    """Train a configuration on one or many seeds.
+
+        config = made.RunConfig(made.make("DoorKey-5x5"), made.IMPALA(), made.make_bonus("made"), n_envs=32, unroll=100)
+        result = made.train(config, seeds=4, steps=1_000_000, out="runs/doorkey")
+
+    The command `made train` calls this code, so a folder of the command and one of this function are the same. Call it
+    again with the same configuration and folder to resume; a larger `steps` trains longer.
+
+    Args:
+        config: A `RunConfig` in a compiled or Gymnasium environment, a `ReplayRun` or a `ControlConfig`.
+        seeds: A number of seeds, 0 to N-1, or the seeds themselves. They run in parallel.
+        steps: Frames of each seed, as 1_000_000 or "1M", rounded up to whole updates. Default: `config.iterations`.
+        out: The folder of the run: run.json, metrics.jsonl and checkpoints. None writes nothing.
+        eval_every: Frames between two evaluations. Default: 500k, and 10k for control tasks and replay.
+        checkpoint_every: Frames between two checkpoints. Default: 500k, and 50k for control tasks and replay.
+        devices: Spread seeds, then environments over this many devices.
+        loggers: More writers of the metrics, as those of `made.training.loggers`. They are closed at the end.
+        progress: Show the progress on stderr.
+
+    Returns:
+        A `TrainState`: `state`, with leaves [seeds, ...], of the type that `config.start` returns; `update`, the number
+        of updates done; `seconds` of training.
+
+    Raises:
+        ValueError: An argument is not valid, or `out` holds another run.
+        FloatingPointError: A loss, a reward or a parameter is not finite.
+    """
+    plan = plan_of(config, seeds, steps, eval_every, checkpoint_every)
+    folder = None if out is None else Path(out)
+    return run_plan(plan, folder, devices, Session("made.train", loggers=lambda frames: loggers, progress=progress))
+
+
+def plan_of(
+    config: Any,
+    seeds: int | Sequence[int] = 1,
+    steps: int | str | None = None,
+    eval_every: int | str | None = None,
+    checkpoint_every: int | str | None = None,
+) -> TrainPlan:
+    """The validated arguments of `train`."""
+    if not isinstance(config, RunConfig | ReplayRun | ControlConfig):
+        raise ValueError(f"train takes a RunConfig, ReplayRun or ControlConfig, got {type(config).__name__}.")
+    numbers = _seeds(seeds)
+    control = not isinstance(config, RunConfig)
+    if isinstance(config, ControlConfig):
+        config = resolve(config)
+    elif not (isinstance(config.env, Hosted) or config.env.spec.horizon):
+        raise ValueError(
+            f"train evaluates whole episodes, and {type(config.env).__name__} has no time limit: set spec.horizon."
+        )
+    usual, each = CONTROL_FRAMES if control else FRAMES, config.n_envs * config.unroll
+    if steps is not None:
+        config = dataclasses.replace(config, iterations=updates_for(_frames(steps, "steps"), each))
+    evaluate = updates_for(_frames(usual["eval"] if eval_every is None else eval_every, "eval_every"), each)
+    check = updates_for(
+        _frames(usual["check"] if checkpoint_every is None else checkpoint_every, "checkpoint_every"), each
+    )
+    plan = TrainPlan(config, numbers, evaluate, check)  # type: ignore[arg-type]
+    return plan._replace(episodes=config.episodes, keep=CONTROL_KEEP) if not isinstance(config, RunConfig) else plan
+
+
+def _frames(given: int | str, name: str) -> int:
+    return parse_frames(str(given), name)
+
+
+def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
+    """Seeds as numbers."""
+    try:
+        numbers = tuple(range(given)) if isinstance(given, int) else tuple(int(seed) for seed in given)
+    except (TypeError, ValueError):
+        raise ValueError(f"seeds takes a number of seeds or a sequence of integers, got {given!r}.") from None
+    if not numbers:
+        raise ValueError(f"seeds must be at least 1, got {given!r}.")
+    if len(set(numbers)) < len(numbers) or not all(0 <= seed < SEED_LIMIT for seed in numbers):
+        raise ValueError(f"seeds must differ and lie between 0 and {SEED_LIMIT - 1}, got {given!r}.")
+    return numbers
+
+
+def run_plan(plan: TrainPlan, out: Path | None, devices: int, session: Session) -> TrainState:
+    """Train a plan to its last update: from the newest checkpoint of its folder, or from the start."""
+    with contextlib.ExitStack() as stack:
+        if out is not None:
+            run_dir.read_run(out, plan.configuration)  # errors come before a minute of compiling
+            require_dir(out, "--out")
+        programs = stack.enter_context(_backend(plan, devices, session.report))
+        if out is None:
+            begun = TrainState(programs.place(programs.begin(programs.runs, programs.seeds)), 0, 0.0)
+            return train_session(plan, programs, begun, None, None, session)
+        stack.enter_context(run_dir.lock_run_dir(out))
+        held = run_dir.read_run(out, plan.configuration)
+        begun = train_loop.restore_or_init(plan, programs, out)
+        if begun.update < plan.run.iterations:
+            return train_session(plan, programs, begun, out, held, session)
+        session.report(f"{out} holds this run, finished; a larger --steps goes on with it.")
+        return begun
+
+
+def train_session(
+    plan: TrainPlan,
+    programs: Any,
+    begun: TrainState,
+    out: Path | None,
+    held: dict[str, Any] | None,
+    session: Session,
+    loop: Callable[..., TrainState] = train_loop.train,
+) -> TrainState:
+    """Train from a state to the last update, with metrics, checkpoints and progress."""
+    each = plan.frames_per_update
+    frames, last = begun.update * each, plan.run.iterations * each
+    if session.steps is not None and session.steps != last:
+        session.report(f"an update takes {each:,} frames, so {session.steps:,} steps are rounded up to {last:,}.")
+    if begun.update:
+        session.report(f"going on with {out} from frame {frames:,}.")
+    writers: list[Writer] = []
+    try:
+        if out is not None:
+            train_loop.record_session(plan, out, held, session.command, begun.update, session.options)
+            writers.append(JSONL(out / run_dir.METRICS))
+        writers += session.loggers(frames)
+        if not session.progress:
+            return loop(plan, programs, begun, out, writers, lambda lines: None)
+        panel = Panel(last, len(plan.seeds), frames)
+        with panel.shown():
+            return loop(plan, programs, begun, out, writers, panel.row)
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+@contextlib.contextmanager
+def _backend(plan: TrainPlan, devices: int, report: Callable[[str], None]) -> Iterator[Backend]:
+    """The programs of a plan. Reports the compilation only once everything is validated."""
+    compiling = f"compiling for {len(plan.seeds)} seed{'s' * (len(plan.seeds) > 1)} ..."
+    if isinstance(plan.run, ControlConfig):
+        with control_tasks.prepared(plan, devices) as programs:
+            report(compiling)
+            yield programs
+    elif is_hosted(plan.run):
+        programs = host_envs.prepare(plan, devices)
+        report(compiling)
+        yield programs
+    else:
+        sharding.demand(devices)
+        yield train_loop.prepare(plan, devices, lambda: report(compiling))
+
+
+def is_hosted(run: Any) -> bool:
+    """Whether the environment of a run is stepped outside the compiled program."""
+    return isinstance(run, ControlConfig) or isinstance(run.env, Hosted)
