@@ -55,7 +55,9 @@ class Train:
         if self.hosts != 1 or self.host:
             return self._with_others(out)
         plan = self.plan()
-        train_state = train_run.run_plan(plan, out, 1 if self.devices is None else self.devices, self._session(plan, out))
+        train_state = train_run.run_plan(
+            plan, out, 1 if self.devices is None else self.devices, self._session(plan, out)
+        )
         self._finish(plan, train_state, out)
         return 0
 
@@ -88,7 +90,9 @@ class Train:
                 first = distributed.is_first()
                 if first:
                     session = self._session(plan, out)
-                    train_state = train_run.train_session(plan, all_of, train_state, out, held, session, distributed.train)
+                    train_state = train_run.train_session(
+                        plan, all_of, train_state, out, held, session, distributed.train
+                    )
                 else:
                     train_state = distributed.follow(plan, all_of, train_state, out)
             train_state = train_state._replace(state=sharding.gathered(train_state.state, all_of.mesh))

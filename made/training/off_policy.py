@@ -92,7 +92,9 @@ class ReplayLearner(eqx.Module):
         replay, push = state.replay, self.replay.push
         if transitions.reward.shape[0] == 1:
             return state._replace(replay=push(replay, trees.index(transitions, 0)))
-        return state._replace(replay=jax.lax.scan(lambda replay, step: (push(replay, step), None), replay, transitions)[0])
+        return state._replace(
+            replay=jax.lax.scan(lambda replay, step: (push(replay, step), None), replay, transitions)[0]
+        )
 
     def introduce(self, state: ReplayLearnerState, rows: int) -> ReplayLearnerState:
         """Show the bonus the last `rows` steps that were stored, as fresh ones: once, when learning begins.

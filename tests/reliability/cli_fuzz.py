@@ -24,10 +24,11 @@ from made.cli import main as cli
 EXAMPLES = 10_000
 CALLS = 0.2  # the share of whole calls; a setting by itself takes a tenth of the time
 PATHS = (
-    "n_envs", "unroll", "resets_per_update", "pool_per_env", "env.maker.size", "env.shows", "agent.layout.channels", "agent.discount",
-    "agent.learning_rate", "agent.heads", "bonus.cover.width", "bonus.cover.fit.steps", "bonus.recent.density.window",
-    "bonus.cover.on", "bonus_coef.value", "watches.0.bits", "watches.9", "agent", "bonus.recent", "env.maker.max_steps",
-    "iterations", "every", "agent.__class__", "__class__.__init__", "agent.layout.__dict__", "", ".", "..", "agent..x",
+    "n_envs", "unroll", "resets_per_update", "pool_per_env", "env.maker.size", "env.shows", "agent.layout.channels",
+    "agent.discount", "agent.learning_rate", "agent.heads", "bonus.cover.width", "bonus.cover.fit.steps",
+    "bonus.recent.density.window", "bonus.cover.on", "bonus_coef.value", "probes.0.bits", "probes.9", "agent", "bonus.recent",
+    "env.maker.max_steps", "iterations", "every", "agent.__class__", "__class__.__init__", "agent.layout.__dict__",
+    "", ".", "..", "agent..x",
 )  # fmt: skip
 VALUES = (
     "0", "-1", "1e999", "-1e999", "nan", "1" * 5000, "1e-400", "0x10", "1_0", "true", "None", "()", "[]", "{}", "(1,)",

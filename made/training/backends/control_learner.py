@@ -189,7 +189,9 @@ class ControlLearner:
         leaves, sums[i] = self._taken(i, leaves, sums[i], step, t)
         learners[i] = Leaves(leaves)
 
-    def _taken(self, i: int, leaves: list[Array], sums: Any, transitions: Transition, t: int) -> tuple[list[Array], Any]:
+    def _taken(
+        self, i: int, leaves: list[Array], sums: Any, transitions: Transition, t: int
+    ) -> tuple[list[Array], Any]:
         """The leaves and sums of the i-th state after this step."""
         programs, first, (updates, new) = self.programs, self.run.seed_steps, self.run.due(t)
         if updates:
