@@ -120,7 +120,7 @@ class Train:
         from made.cli import build_control
         from made.training import train_plan
 
-        usual = config.CONTROL_FRAMES if build_control.asked(self.env, self.agent) else config.FRAMES
+        usual = train_plan.CONTROL_FRAMES if build_control.asked(self.env, self.agent) else train_plan.FRAMES
         options = {"steps": self.steps, "every": self.every, "eval": self.eval_every, "check": self.checkpoint_every}
         flags = {"eval": "--eval-every", "check": "--checkpoint-every"}
         options = {name: usual[name] if text is None else text for name, text in options.items()}

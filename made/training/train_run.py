@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from made.envs.external.host_env import Hosted
 from made.training import run_dir, sharding, train_loop
 from made.training.backends import control_tasks, host_envs
-from made.training.config import CONTROL_FRAMES, CONTROL_KEEP, FRAMES, TrainPlan, parse_frames, updates_for
 from made.training.control_config import ControlConfig, resolve
 from made.training.loggers import JSONL, Writer
 from made.training.on_policy import RunConfig
@@ -18,6 +17,7 @@ from made.training.paths import require_dir
 from made.training.progress import Panel
 from made.training.sequence_learner import ReplayRun
 from made.training.train_loop import Backend, TrainState
+from made.training.train_plan import CONTROL_FRAMES, CONTROL_KEEP, FRAMES, TrainPlan, parse_frames, updates_for
 
 SEED_LIMIT = 2**32  # seeds are uint32
 

@@ -77,7 +77,7 @@ class ControlPrograms:
                         self._kinds = sharding.compiled(lowered)
         return self._kinds[k % len(self._kinds)](*given)
 
-    def nothing(self, leaves: list[Array], came: Transition) -> compiled_envs.MetricSums:
+    def nothing(self, leaves: list[Array], transitions: Transition) -> compiled_envs.MetricSums:
         """Sums of zero, in arrays of their own, to be donated."""
         if self._measured is None:
             self._measured = tuple(jax.eval_shape(self.pure.advance, self.unflatten(leaves), transitions)[1])
@@ -104,7 +104,7 @@ class ControlPrograms:
         return lambda leaves, *more: self.tree.flatten_up_to(call(self.unflatten(leaves), *more))
 
     def _learning(
-        self, leaves: list[Array], sums: compiled_envs.MetricSums, came: Transition, t: Array, kind: int | None
+        self, leaves: list[Array], sums: compiled_envs.MetricSums, transitions: Transition, t: Array, kind: int | None
     ) -> tuple[list[Array], compiled_envs.MetricSums]:
         pure = self.pure if kind is None else functions(self.learner.kinds[kind], self.n is not None)
         state, measured = pure.advance(self.unflatten(leaves), transitions)

@@ -210,7 +210,7 @@ class ControlBackend:
         del run, seeds
         k, each = int(state.k), range(self.plan.episodes)
         seeds = [seed_for(seed, k, _JUDGED, i) for seed in self.plan.seeds for i in each]
-        with self._whole():
+        with self._close_on_error():
             self._judge = judge = self._judge or WorkerPool(self.task, seeds, parts=len(state.learners))
             judge.reset(seeds)
             totals = evaluate_episodes(self.learning, state.learners, judge, self.plan.episodes, self.task.horizon, k)
