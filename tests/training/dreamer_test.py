@@ -135,8 +135,8 @@ def test_from_pixels_seeds_in_threads_go_on_bit_for_bit_too(drawing, tmp_path, m
     The first run acts on its agent, the other on a copy, which is made anew where the agent has learnt.
     """
     asked = plan(pixels=True)._replace(evaluate_every=10**6)
-    monkeypatch.setattr(async_stepper, "side_by_side", functools.partial(async_stepper.in_threads, threads=True))
-    monkeypatch.setattr(control_learner, "processor", lambda: jax.devices()[0])
+    monkeypatch.setattr(async_stepper, "in_threads", functools.partial(async_stepper.in_threads, threads=True))
+    monkeypatch.setattr(control_learner, "cpu_device", lambda: jax.devices()[0])
     with control_tasks.prepared(asked) as programs:
         learning = programs.advance.__self__.learning
         copies, learning._copies = learning._copies, []

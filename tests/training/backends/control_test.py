@@ -180,12 +180,12 @@ def test_seeds_in_threads_of_their_own_are_the_same(drawing, tmp_path, monkeypat
     """As on a GPU, with a program for each kind of update; threads that need a program first compile it once."""
     asked, compiled, ends = plan("rad"), [], []
     monkeypatch.setattr(sharding, "compiled", lambda lowered: compiled.append(1) or [one.compile() for one in lowered])
-    side_by_side = async_stepper.in_threads
+    in_threads = async_stepper.in_threads
     with control_tasks.prepared(asked) as programs:
         one = beside(programs)
         one.learning = ControlLearner(asked.run, one.workers.spec, SEEDS, at_phase=True)  # type: ignore[arg-type]
         for threads in (True, False):
-            monkeypatch.setattr(async_stepper, "side_by_side", functools.partial(side_by_side, threads=threads))
+            monkeypatch.setattr(async_stepper, "in_threads", functools.partial(in_threads, threads=threads))
             ends.append(go(asked, programs, tmp_path / str(threads)))
     assert len(compiled) == 1 and rows(tmp_path / "True") == rows(tmp_path / "False")
     assert_equal(*(end.state for end in ends))
