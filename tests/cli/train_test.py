@@ -172,7 +172,10 @@ def test_a_mistake_is_one_clear_line_and_leaves_nothing(capsys, tmp_path, monkey
         ({"strength": 0.0}, "--strength must be a number above 0, got 0."),
         ({"strength": float("nan")}, "--strength must be a number above 0, got nan."),
         ({"bonus": "none", "strength": 0.4}, "--bonus none gives no reward: leave --first-visit and --strength out."),
-        ({"bonus": "none", "first_visit": True}, "--bonus none gives no reward: leave --first-visit and --strength out."),
+        (
+            {"bonus": "none", "first_visit": True},
+            "--bonus none gives no reward: leave --first-visit and --strength out.",
+        ),
     ],
 )
 def test_what_no_bonus_can_pay_is_refused_for_every_kind_of_run(kind, more, message):
