@@ -119,8 +119,8 @@ def make_bonus(name: str, setting: Setting = "on_policy", *, pixels: bool = Fals
 def list_bonuses(setting: Setting | None = None, *, installed: bool = True) -> list[str]:
     """The names that `make_bonus` takes, in that setting or in any; those of installed packages last.
 
-    >>> list_bonuses("dreamer")[:3]
-    ['none', 'made', 'made-released']
+    >>> "made" in list_bonuses("dreamer")
+    True
     """
     own = [name for name, presets in _TABLE.items() if setting is None or getattr(presets, setting) is not None]
     return plugins.with_installed(_PLUGINS, own) if installed else own
