@@ -49,11 +49,11 @@ class Policy(NamedTuple):
 class LoadedRun(NamedTuple):
     """One seed of a run that `made train` made, as `load_run` returns it.
 
-    `state` can be trained further: `made.iterate(run.config, run.state)` for a `RunConfig` in a compiled environment. It is a
-    RunState, for Dreamer in compiled environments a ReplayRunState, and for control tasks a ReplayLearnerState.
+    `state` can be trained further: `made.iterate(run.config, run.state)`, for a `RunConfig` in a compiled environment.
+    It is a RunState. With Dreamer it is a ReplayRunState, on control tasks a ReplayLearnerState.
     """
 
-    config: Any  # Run, Dreaming, ControlConfig or DreamerConfig
+    config: Any  # RunConfig, ReplayRun, ControlConfig or DreamerConfig
     seed: int
     update: int  # after which the checkpoint was written
     state: Any

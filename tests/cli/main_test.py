@@ -325,7 +325,8 @@ def test_the_waiting_ends_with_ctrl_c_and_with_the_minutes(tmp_path, monkeypatch
 def test_sigterm_ends_a_run_with_what_is_stored_and_says_how_to_resume(tmp_path, capsys):
     """It comes when the first run is stored."""
     script = (
-        "import os, signal, sys; from made import cli; from made.experiments.store.store import Store; put = Store.put\n"
+        "import os, signal, sys; from made.cli import main as cli; from made.experiments.store.store import Store\n"
+        "put = Store.put\n"
         "def stored(self, files, target):\n"
         "    at = put(self, files, target); os.kill(os.getpid(), signal.SIGTERM); return at\n"
         "Store.put = stored; sys.exit(cli.main(sys.argv[1:]))"

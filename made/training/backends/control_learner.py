@@ -1,7 +1,7 @@
 """The learner of a control run: all seeds as lanes of one program, or a state a seed and the same programs in turn.
 
-Where the replays do not fit on the device they stay on the host (`made.training.backends.host_replay`), and each update is handed
-what is drawn there.
+Replay buffers that do not fit on the device stay on the host (`made.training.backends.host_replay`). Each update then
+gets the batch that was sampled there.
 """
 
 from collections.abc import Sequence
@@ -34,12 +34,12 @@ class ControlLearner:
     """Acts, stores, learns and adds up what is measured, for every seed.
 
     From states the seeds are lanes of one program; from pixels each has a state of its own, since convolutions with
-    other weights in each lane are slow (`made.training.off_policy.programs`). An action takes two calls: `ask`, and `learn`,
-    which stores, learns and adds up, and which nobody waits for until the next action. Where updates come many at once
-    (`ControlConfig.due`), steps wait and are stored together, and actions are chosen on the host's processor
-    (`made.training.backends.host_replay`). `timed` is best on a GPU; on a CPU one program of all kinds of updates takes less time
-    to compile. With `on_host` the replays of the states are in NumPy: between `opened` and `closed` they stand apart,
-    on shelves.
+    other weights in each lane are slow (`made.training.off_policy`). An action takes two calls: `ask`, and `learn`,
+    which stores the step, updates, and accumulates metrics without blocking. Where many updates follow one action
+    (`ControlConfig.due`), steps are stored together, and actions are computed on the CPU
+    (`made.training.backends.host_replay`). `timed` is best on a GPU; on a CPU one program for all kinds of updates
+    compiles faster. With `on_host` the replay buffers are NumPy arrays, apart from the states between `opened` and
+    `closed`.
     """
 
     def __init__(

@@ -24,8 +24,8 @@ from made.training.sequence_learner import SequenceLearner
 class ControlPrograms:
     """Programs for the state of one seed, or for those of `n` seeds as lanes, leaves [n, ...].
 
-    `at_phase` has a program for each kind of update that an agent makes in turn (`Agent.at_phase`). With `on_host` replays
-    stay there, and an update is given what was drawn from them. They may be called from several threads.
+    `at_phase` has a program for each kind of update that an agent makes in turn (`Agent.at_phase`). With `on_host`
+    replay buffers stay on the host, and an update gets a sampled batch. Several threads may call them.
     """
 
     def __init__(

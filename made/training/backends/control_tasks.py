@@ -3,7 +3,8 @@
     t:   act on what is seen  ->  send  ->  learn from step t - 1  ->  receive step t
 
 The update overlaps physics and drawing, and the order of events is the same whoever is done first; seeds from pixels
-have turns of their own (`made.training.backends.async_stepper`). So the agent that acts at step t has learnt from the steps up to t - 2.
+have turns of their own (`made.training.backends.async_stepper`). So the agent that acts at step t has learnt from the
+steps up to t - 2.
 What came last and is not learnt from yet belongs to the state, as do the replay and the environments, so that a run
 goes on from a checkpoint to the bit.
 """
