@@ -175,7 +175,7 @@ def test_a_folder_that_holds_something_else_is_refused(capsys, tmp_path):
 @pytest.mark.parametrize("out", ["/proc/x", f"{__file__}/x"])
 def test_a_store_that_cannot_be_made_is_refused_before_anything_runs(capsys, monkeypatch, command, out):
     begun = []
-    monkeypatch.setattr("made.experiments.scheduler.execute", lambda *words: begun.append(words))
+    monkeypatch.setattr("made.experiments.scheduler.run_batch", lambda *words: begun.append(words))
     code, told, err = call(capsys, command, "objective", "--scale", "smoke", "--out", out)
     assert code == 2 and err.endswith(f"made: {out} cannot be made: give another folder with --out.\n")
     assert not begun and not told and "Traceback" not in err
