@@ -85,7 +85,7 @@ LABELS = {
 }
 PAPERS_CLAIMS, TABULAR_CLAIMS = range(1, 36), range(1, 18)
 DEVIATIONS = 46  # found in the paper and its release; our own choices are numbered after them
-RECIPES = ("bonuses/neglect", "bonuses/first_visit", "agents/boltzmann", "corridor", "experiments/deepsea")  # not here
+RECIPES = ("bonuses/neglect", "bonuses/first_visit", "agents/boltzmann", "corridor", "experiments/paper/deepsea")
 
 MACHINE = re.compile(rf"(?<![\w.])/(?:(?:{'work'}|{'root'})\b|{'tmp'}/)")
 REGISTRY = re.compile(r"(?:pypi|pythonhosted|anaconda|npmjs)\.(?:org|com)|index[-]url|jfrog[.]")

@@ -59,8 +59,9 @@ class MADE(Bonus):
     def deep(cls, window: int = 10_000, *, cover: Bonus | None = None, scale: float = 1.0, clip: float = 3.0) -> "MADE":
         """norm(phi(s') - phi'(s')) / sqrt(d(s, a)) with RND as cover and a VAE over the last `window` pairs, Section 5.
 
-        The logarithm of the density is centred, scaled and clipped (`Standardized`). Differs from the paper: RND takes
-        the next observation, as in the authors' code, not (s, a). `made.bonuses.release.release_rnd` is what that code computes.
+        The logarithm of the density is centered, scaled and clipped (`Standardized`). Differs from the paper: RND takes
+        the next observation, as in the authors' code, not (s, a). `made.bonuses.release.release_rnd` holds what that
+        code computes.
         """
         return cls._standardised(VAE(window, capacity=window), cover, scale, clip)
 

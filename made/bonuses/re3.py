@@ -107,8 +107,8 @@ def distances(
     Block after block of points, so that memory grows with b * block and not with b * capacity. A product ranks the
     points, 2 x.p - p.p, which is fast but rounded by as much as p.p is: so x and p are seen from the middle of the
     queries, near which points of one random encoder lie. The distances to those chosen are exact.
-    With `all_blocks`, as on a GPU, blocks that are still empty are looked at too: where their number is not known beforehand
-    the host waits for the device at each of them, for about 0.5 of the 1.1 ms that RE3 adds to an update on an H200.
+    With `all_blocks`, the default on a GPU, empty blocks are searched too. Otherwise the number of blocks depends on
+    data, and the host waits for the device at each block: 0.5 of the 1.1 ms that RE3 adds to an update on an H200.
     """
     points: Array = ring.items
     n, block, held = points.shape[0], min(block, points.shape[0]), ring_buffer.size(ring)

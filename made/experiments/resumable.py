@@ -46,10 +46,10 @@ def train_resumable(
 ) -> CompletedRun:
     """Train one configuration on some seeds to the end, in a folder, going on with what is there.
 
-    Every row ends with an evaluation. `on_rows` hears how many rows were added, first those of earlier pieces, with
-    made=False. `clear` removes the folder once the records are safe. A piece that would not end before `until`, of
-    `time.monotonic()`, ends with a checkpoint and `TimeLimitReached`. Where the device fails and there is a checkpoint that
-    was not there before, the next piece goes on from it; a device that fails twice in between is given up.
+    Every log record ends with an evaluation. `on_rows` is called with the number of new records; those of earlier
+    sessions come first, with made=False. `clear_partial` removes the folder once the records are stored. A session that
+    would end after `until`, of `time.monotonic()`, saves a checkpoint and raises `TimeLimitReached`. If the device
+    fails after a new checkpoint, training resumes from it; after two failures without one, the error is raised.
     """
     on_progress = _ProgressOnce(on_rows)
     while True:

@@ -34,8 +34,8 @@ def take(search: Search, table: Table, scale: Scale, replace: bool = False) -> S
     ]
     if other and not replace:
         raise ValueError(
-            f"{file.name} has other settings at scale {name}: {', '.join(other)}. With --replace they are written over, "
-            "and runs that were made with them no longer count."
+            f"{file.name} has other settings at scale {name}: {', '.join(other)}. "
+            "With --replace they are written over, and runs that were made with them no longer count."
         )
     merged = {task: {**old.get(task, {}), **found.get(task, {})} for task in (*old, *found)}
     safe_files.write_atomic(file, json.dumps({**kept, name: merged}, indent=1) + "\n")

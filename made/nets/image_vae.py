@@ -39,7 +39,7 @@ class ImageEncoder(eqx.Module):
 class ImageDecoder(eqx.Module):
     """The way back: a map of an eighth of the image, doubled by one convolution 3x3, another, and the pixels of cells.
 
-    Nothing with many channels runs at full size: 11M products for 84 x 84 x 9, a seventh of what `ReleaseDecoder` takes.
+    No layer with many channels runs at full size: 11M multiplications for 84 x 84 x 9, a seventh of `ReleaseDecoder`.
     """
 
     layers: tuple[eqx.nn.Linear, ...]

@@ -1,7 +1,8 @@
-"""The state of a run on disk: the newest that is whole is gone on from.
+"""Checkpoints of a run: training resumes from the newest complete one.
 
-A checkpoint is one safetensors file, written under another name, synced and renamed (`made.training.checkpoint_file`), so that a kill at
-any moment leaves it whole or not there. Its header says of which run, seeds and update it is the state.
+A checkpoint is one safetensors file. It is written under another name, synced and renamed
+(`made.training.checkpoint_file`), so a kill at any moment leaves it complete or absent. Its header names the run, the
+seeds and the update.
 """
 
 import os

@@ -53,7 +53,7 @@ class LoadedRun(NamedTuple):
     a RunState, for Dreamer in compiled environments a ReplayRunState, for control tasks a ReplayLearnerState.
     """
 
-    config: Any  # Run, Dreaming, ControlConfig or DreamerConfig
+    config: Any  # RunConfig, ReplayRun, ControlConfig or DreamerConfig
     seed: int
     update: int  # after which the checkpoint was written
     state: Any

@@ -1,7 +1,7 @@
-"""What stops a run before it goes wrong unseen: a loss, a reward or a parameter that is not a finite number.
+"""Stop a run when a loss, a reward or a parameter is not finite.
 
-A loss is looked at in every update, by the compiled program (`made.training.backends.compiled_envs`); returns and all that learns once a
-row, before the row is written and before any checkpoint covers it.
+The compiled program checks the loss in every update (`made.training.backends.compiled_envs`). Returns and parameters
+are checked once per log record, before the record and any checkpoint are written.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Learning from a replay as pure functions: store what came in, draw, learn, as one compiled call.
+"""Learning from a replay buffer as pure functions: store new transitions, sample, learn, in one compiled call.
 
-Algorithm 1 is the same as on-policy (`made.training.on_policy.learn`): the bonus is updated, r_k = r + tau_k b is
-formed, the agent plans on it. Only the batch differs: it is sampled from a replay, and rewarded by the current bonus.
+Algorithm 1 is the same as on-policy (`made.training.on_policy.learn`): update the bonus, form r_k = r + tau_k b, update
+the agent. Only the batch differs: it is sampled from the buffer, and its bonus is computed by the current bonus.
 """
 
 import dataclasses

@@ -42,7 +42,8 @@ class RunConfig(Trial):
             self.resets_per_update < 1 or self.resets_per_update != int(self.resets_per_update)
         ):
             raise ValueError(
-                f"RunConfig.resets_per_update must be a whole number of at least 1, or None for one at every step; got {self.resets_per_update}."
+                "RunConfig.resets_per_update must be a whole number of at least 1, or None for one at every step; "
+                f"got {self.resets_per_update}."
             )
 
     def start(self, key: Key[Array, ""]) -> "RunState":

@@ -45,7 +45,9 @@ def run_batch(
     The program is cut into at most `chunks` equal pieces, so that progress can be shown with one compilation.
     """
     if len({structure(trial) for trial in trials}) != 1:
-        raise ValueError("Lanes must be equal but for their numbers: use made.core.trial.groups to sort trials first.")
+        raise ValueError(
+            "Trials of a batch may differ in numbers only: sort them with made.training.run_batch.group_by_program."
+        )
     rows = rows_of(trials[0])
     pieces = max(n for n in range(1, chunks + 1) if rows % n == 0)
     start, chunk = _programs()

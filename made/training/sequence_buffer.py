@@ -1,7 +1,7 @@
-"""A replay that is drawn from in windows of consecutive steps, for agents that learn from sequences.
+"""A replay buffer that is sampled in windows of consecutive steps, for agents that learn from sequences.
 
-Steps are held by a `made.training.replay.ReplayBuffer`, every observation once. This module adds which episode each of
-them belongs to.
+Steps are in a `made.training.replay.ReplayBuffer`, every observation once. This module adds the episode that each step
+belongs to.
 """
 
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Learning from sequences: the learner of `made.training.off_policy` on windows of a replay, and its compiled run."""
+"""Learning from sequences: `made.training.off_policy` on windows of a replay buffer, and a compiled run of it."""
 
 import dataclasses
 from typing import NamedTuple
@@ -139,8 +139,8 @@ class ReplayRun(Trial):
     taken at random. Dreamer v1 has 100 updates after 500 steps of one environment, and 2500 steps at random. The
     length of a run is told here, not by its `run`.
 
-    config = RunConfig(grid, Dreamer(ends=True), RND(), n_envs=8, unroll=100)
-    trial = ReplayRun(config, SequenceBuffer(ReplayBuffer(20_000, streams=8)))
+    run = RunConfig(grid, Dreamer(ends=True), RND(), n_envs=8, unroll=100)
+    trial = ReplayRun(run, SequenceBuffer(ReplayBuffer(20_000, streams=8)))
     """
 
     run: RunConfig

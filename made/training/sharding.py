@@ -4,8 +4,8 @@ Seeds know nothing of each other, so each device runs its own share of them (`ja
 over, the environments of a seed are spread: arrays are placed by environment and the compiler splits the program and
 adds up what must be added. That is the same computation up to the order of its sums.
 
-The devices may belong to several processes (`made.training.backends.distributed`). Then every process makes the same calls, holds the
-arrays of its own devices, and what is measured goes to all of them.
+The devices may belong to several processes (`made.training.backends.distributed`). Then every process makes the same
+calls and holds the arrays of its own devices, and all of them get the metrics.
 """
 
 import functools

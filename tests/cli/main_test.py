@@ -173,7 +173,7 @@ def test_a_folder_that_holds_something_else_is_refused(capsys, tmp_path):
 @pytest.mark.parametrize("out", ["/proc/x", f"{__file__}/x"])
 def test_a_store_that_cannot_be_made_is_refused_before_anything_runs(capsys, monkeypatch, command, out):
     begun = []
-    monkeypatch.setattr("made.experiments.scheduler.execute", lambda *words: begun.append(words))
+    monkeypatch.setattr("made.experiments.scheduler.run_batch", lambda *words: begun.append(words))
     code, told, err = call(capsys, command, "objective", "--scale", "smoke", "--out", out)
     assert code == 2 and err.endswith(f"made: {out} cannot be made: give another folder with --out.\n")
     assert not begun and not told and "Traceback" not in err
@@ -323,7 +323,8 @@ def test_the_waiting_ends_with_ctrl_c_and_with_the_minutes(tmp_path, monkeypatch
 def test_sigterm_ends_a_run_with_what_is_stored_and_says_how_to_resume(tmp_path, capsys):
     """It comes when the first run is stored."""
     script = (
-        "import os, signal, sys; from made import cli; from made.experiments.store.store import Store; put = Store.put\n"
+        "import os, signal, sys; from made.cli import main as cli; from made.experiments.store.store import Store\n"
+        "put = Store.put\n"
         "def stored(self, files, target):\n"
         "    at = put(self, files, target); os.kill(os.getpid(), signal.SIGTERM); return at\n"
         "Store.put = stored; sys.exit(cli.main(sys.argv[1:]))"

@@ -155,7 +155,7 @@ def test_the_environment_recipe_is_solved():
 
 
 def test_the_experiment_recipe_runs_judges_and_draws(tmp_path):
-    experiment = run_recipe("experiments/deepsea")["EXPERIMENT"]
+    experiment = run_recipe("experiments/paper/deepsea")["EXPERIMENT"]
     one, store = runner.Study(experiment, Scale.SMOKE), Store(tmp_path / "runs")
     assert runner.run([one], store) == 10
     (judged,) = runner.check(one, store)

@@ -41,8 +41,14 @@ def environment() -> dict[str, str]:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     cpu = next((line for line in lines if line.startswith("model name")), "")
-    return {"xla_flags": os.environ.get("XLA_FLAGS", ""), "jax": jax.__version__, "jaxlib": jaxlib.__version__, "numpy": np.__version__,
-            "machine": platform.machine(), "cpu": cpu.partition(":")[2].strip()}  # fmt: skip
+    return {
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "cpu": cpu.partition(":")[2].strip(),
+    }
 
 
 def _compiled(run: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def test_both_forms_give_the_same_numbers_and_slopes(side, monkeypatch):
 
 @pytest.mark.parametrize(("kernel", "side"), [(5, 1), (5, 5), (6, 4)])
 def test_a_transposed_convolution_is_one(kernel, side):
-    """Its slopes are tried with those of `made.nets.layers.fast_conv.spread`."""
+    """Its slopes are tried with those of `made.nets.fast_conv.scatter_blocks`."""
     (layer,) = filters(((kernel, 2),), 3, jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (2, side, side, 3))
     plain = jax.lax.conv_transpose(x, layer.weight, (2, 2), "VALID", dimension_numbers=CHANNELS_LAST)
@@ -44,7 +44,7 @@ def test_a_transposed_convolution_is_one(kernel, side):
 
 def test_many_channels_are_convolved_as_they_are(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr("made.nets.layers.fast_conv.from_cells", None)
+    monkeypatch.setattr("made.nets.fast_conv.from_cells", None)
     layer = Filters(jnp.ones((4, 4, 8, 1)), jnp.zeros(1))
     assert float(layer.down(jnp.ones((1, 4, 4, 8)))[0, 0, 0, 0]) == 128
 

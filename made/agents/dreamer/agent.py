@@ -66,7 +66,7 @@ class Dreamer(Agent):
     discount (1 - terminated). Batches are sequences [T, B] of transitions, which may hold the ends of episodes.
     When it explores, noise is added to a draw: Gaussian of deviation `noise`, or for discrete actions one at random
     with that probability; halved every `noise_half` updates (0: never), down to `noise_least`.
-    `curiosity` is a bonus that pays in imagination, for latent states (`made.agents.dreamer.agent.latent_bonus`): off by default.
+    `curiosity` is a bonus for imagined latent states (`made.agents.dreamer.latent_bonus`). It is off by default.
     With `reinforce=1` the actor climbs log pi(a) (R - V) instead, as Dreamer v2 does with discrete actions: straight
     through, the gradient of one-hot vectors is biased.
     Differs from v1: a window's first observation is taken in without the action before it; v1 has neither `entropy`,

@@ -101,7 +101,7 @@ class VAE(Density):
         log d(s, a)  >=  E_{z ~ q(z | s, a)} log p(s, a | z)  -  KL(q(z | s, a) || N(0, 1))
 
     Section 5. The likelihood is summed over entries: categorical for discrete values and symbolic grids, Gaussian with
-    a learnt scale for pixels and vectors (`made.nets.layers.likelihood`). It is read at the mean of q, or averaged over
+    a learnt scale for pixels and vectors (`made.nets.likelihood`). It is read at the mean of q, or averaged over
     `samples` draws that stay the same between two updates, so that a read is pure.
     An update makes a step for each `fresh * fit.batch` new pairs, one at least and `fit.steps` at most: 8 for 32 x 100.
     The loss charges a latent only for what it carries beyond `free` nats (Kingma et al., 2016), the density for all.

@@ -88,5 +88,6 @@ def controls(given: Mapping[str, Any], name: str) -> str:
         '<fieldset class="legend"><legend>Methods</legend><div class="items"></div></fieldset>'
         f'<p class="note">{escape(str(given["note"]))}</p>'
         f'<details><summary>The numbers at the end of each curve</summary><div class="numbers"></div></details></div>'
-        f"<noscript><p>The chart needs JavaScript; the figure shows the same.</p></noscript>{html_parts.data(given, name)}"
+        f"<noscript><p>The chart needs JavaScript; the figure shows the same.</p></noscript>"
+        f"{html_parts.data(given, name)}"
     )

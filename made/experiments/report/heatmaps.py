@@ -57,5 +57,6 @@ def controls(given: Mapping[str, Any], name: str) -> str:
         '<div class="panels"></div><div class="key" aria-hidden="true"></div>'
         f'<p class="note">Visits within each stretch of episodes, median over {int(given["seeds"])} seeds. Rows of '
         f"each map, from the top: {escape(rows)}; columns: the {int(given['columns'])} steps of the lock.</p></div>"
-        f"<noscript><p>The slider needs JavaScript; the figure shows the same.</p></noscript>{html_parts.data(given, name)}"
+        f"<noscript><p>The slider needs JavaScript; the figure shows the same.</p></noscript>"
+        f"{html_parts.data(given, name)}"
     )

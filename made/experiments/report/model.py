@@ -93,8 +93,8 @@ _FIGURES = {1: "1", 3: "4.1", 4: "4.1", 5: "4.1", 6: "4.2", 7: "5.1", 8: "5.2", 
 def paper_section(where: str) -> str:
     """The part that a place such as "Fig. 3, Sec. 4.1" is in; the section counts before the figure.
 
-    >>> paper_section("Fig. 3, Sec. 4.1"), paper_section("Theorem 1"), paper_section("Fig. 1"), paper_section("Sec. 3.2, App. A"), paper_section("a letter")
-    ('4.1', '3', '1', '3', '')
+    >>> [paper_section(x) for x in ("Fig. 3, Sec. 4.1", "Theorem 1", "Fig. 1", "Sec. 3.2, App. A", "a letter")]
+    ['4.1', '3', '1', '3', '']
     """
     if found := re.search(r"Sec\. (\d+)(\.\d+)?", where):
         whole = found[1] + (found[2] or "")

@@ -2,11 +2,10 @@
 
     a turn:   receive step t - 1  ->  ask for action t  ->  send it  ->  learn from step t - 1
 
-To launch the kernels of an update takes the host as long as a GPU takes to run them (without a bonus 2.4 and 2.5 ms
-beside an H200, results/control/h200_earlier.json, "third"). In threads the launches of all seeds can overlap, and while one seed
-waits for an action or a picture the device can work for another. What a seed does and in which order is the same as if
-it were alone, whoever is done first. On a CPU the seeds take turns in one thread: there the products take the time, and
-all cores.
+Launching the kernels of an update takes the host as long as a GPU takes to run them: 2.4 and 2.5 ms without a bonus on
+an H200 (results/control/h200_earlier.json, "third"). With one thread for each seed the launches overlap, and the device
+works for one seed while another waits for an action or a frame. The order of events within a seed does not depend on
+the others. On a CPU the seeds take turns in one thread, because the matmuls use all cores.
 """
 
 import threading
@@ -30,15 +29,21 @@ AT_RANDOM = 0x72616E64  # sets the seeds of first actions apart from those of tr
 
 
 class AsyncStepper:
-    """A stretch of training: what learns, what it remembers, and the last step of every environment.
+    """A segment of training: the learners, the carries of their agents, and the last step of every environment.
 
-    `learners` and `carries` are divided as in `made.training.backends.control_learner`; each state is a part of `workers`.
+    `learners` and `carries` are split as in `made.training.backends.control_learner`; each has its part of `workers`.
     """
 
     def __init__(
-        self, plan: TrainPlan, learning: ControlLearner, workers: WorkerPool, learners: list[Any], transitions: Transition, age: np.ndarray,
+        self,
+        plan: TrainPlan,
+        learning: ControlLearner,
+        workers: WorkerPool,
+        learners: list[Any],
+        transitions: Transition,
+        age: np.ndarray,
         carries: tuple[PyTree, ...],
-    ):  # fmt: skip
+    ):
         self.plan, self.learning, self.workers = plan, learning, workers
         self.learners, self.carries, self.age = learners, list(carries), age.copy()
         self.sums: list[Any] = [None] * len(learners)

@@ -1,6 +1,7 @@
 """`made train` on environments that live outside compiled code: the same rows, checkpoints and learner.
 
-Experience comes from a `HostRollout` for each seed; `made.training.on_policy.learn` learns from it, as it does from a compiled one.
+Experience comes from one `HostRollout` for each seed; `made.training.on_policy.learn` is the same as for compiled
+environments.
 
 What an environment of another library is in the middle of cannot be stored. So a checkpoint holds all but that, and
 after every checkpoint all environments begin new episodes, from seeds that follow from the run's seed and the number
@@ -42,7 +43,7 @@ def begin(runs: RunConfig, seeds: Int[Array, " L"]) -> RunState:
 
 
 def start(run: RunConfig, key: Key[Array, ""]) -> RunState:
-    """As `made.training.on_policy.start`, with the same weights for the same key, but for the environments, which are not in it."""
+    """As `made.training.on_policy.start`, with the same weights for the same key, but without environments."""
     _, k_agent, k_bonus, _, _, k_watch, k_next = jax.random.split(key, 7)
     spec = run.env.spec._replace(goal=run.bonus.memory.goal(run.env.spec))
     keys = jax.random.split(k_watch, len(run.probes)) if run.probes else ()

@@ -93,7 +93,7 @@ def test_what_is_stored_is_skipped_and_a_run_by_made_run_is_the_same(quiet, tmp_
 
 
 def test_two_sweeps_over_one_store_do_no_job_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr("made.experiments.scheduler.execute", quick.execute)
+    monkeypatch.setattr("made.experiments.scheduler.run_batch", quick.execute)
     tallies = []
     store = Store(tmp_path)
     store.unfinished("chain", "x")  # marks the store, so that both find it
@@ -146,7 +146,7 @@ def test_an_error_is_a_reason_not_a_retry_and_leaves_no_half_run(tmp_path, capsy
             raise RuntimeError("out of\nluck")
         return execute(*words)
 
-    monkeypatch.setattr("made.experiments.scheduler.execute", fails_first)
+    monkeypatch.setattr("made.experiments.scheduler.run_batch", fails_first)
     assert main.main([*WORDS, "--out", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     assert len(calls) == 2, "what fails is not tried again"

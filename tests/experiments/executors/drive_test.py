@@ -148,7 +148,7 @@ class Far:
 @pytest.fixture
 def chain(tmp_path, monkeypatch):
     """Two tasks of two jobs and a store that has them, to compare with."""
-    monkeypatch.setattr("made.experiments.scheduler.execute", quick.execute)
+    monkeypatch.setattr("made.experiments.scheduler.run_batch", quick.execute)
     store = Store(tmp_path / "near")
     asked, _, _ = tasks("chain", Scale.SMOKE, store, "s1", settings=SET, lanes=2)
     assert {one.state for task in asked[:2] for one in worker.work(task).done} == {"made"}

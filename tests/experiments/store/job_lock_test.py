@@ -168,9 +168,10 @@ def test_a_claim_says_whose_it_is_from_its_first_moment(store, monkeypatch):
 def test_a_process_that_is_killed_while_it_claims_keeps_nobody_from_the_job(store):
     """It is killed once the claim is written and before it has its name."""
     script = (
-        "import os, sys; from made.experiments.store.job_lock import claim; from made.experiments.store.store import Job, Scale, Store\n"
+        "import os, sys; from made.experiments.store.job_lock import acquire\n"
+        "from made.experiments.store.store import Job, Scale, Store\n"
         "os.link = lambda *_: os._exit(9)\n"
-        f"claim(Store(sys.argv[1]), Job(*{tuple(JOB[:3])!r}, Scale.SMOKE), {ID!r})"
+        f"acquire(Store(sys.argv[1]), Job(*{tuple(JOB[:3])!r}, Scale.SMOKE), {ID!r})"
     )
     assert subprocess.run([sys.executable, "-c", script, str(store.root)]).returncode == 9
     held = acquire(store, JOB, ID)
