@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from made.core import safe_files
-from made.training.paths import make_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 COLORS = {  # of what a kill met; told apart by their marks too
