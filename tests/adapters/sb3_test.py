@@ -330,7 +330,7 @@ def test_what_cannot_work_is_refused():
         GymVecEnv(gymnasium.make_vec("made/MiniGrid-Empty-5x5-v0", 2, autoreset_mode=AutoresetMode.NEXT_STEP))
 
 
-@pytest.mark.parametrize("name", ["sb3", "sb3_grids", "sb3_images", "sb3_replay"])
+@pytest.mark.parametrize("name", ["sb3", "sb3_minigrid", "sb3_replay"])
 def test_without_the_extra_an_import_says_what_to_install(name, monkeypatch):
     for module in [module for module in sys.modules if module.split(".")[0] == "stable_baselines3"]:
         monkeypatch.setitem(sys.modules, module, None)

@@ -134,7 +134,7 @@ def test_columns_of_rows_that_measured_different_things():
 def test_a_table_beside_another_keeps_its_own_labels_in_the_order_that_is_given():
     one = lambda label, x: Record(label, 0, {"step": np.array([1]), "x": np.array([x])})  # noqa: E731
     mine, other = Table([one("b", 1.0), one("d", 1.0)]), Table([one("a", 2.0), one("b", 2.0), one("c", 2.0)])
-    both = mine.beside(other, ["c", "b", "e"])
+    both = mine.joined(other, ["c", "b", "e"])
     assert both.labels() == ["c", "b", "a", "d"] and both.final("b", "x") == 1.0 and both.final("a", "x") == 2.0
     assert mine.labels() == ["b", "d"] and other.labels() == ["a", "b", "c"]
 
