@@ -40,7 +40,8 @@ PLUG_INS = {  # what subclasses a library's classes imports it, and only its use
     f"made/adapters/sb3{of}.py": {"stable_baselines3", "torch"} for of in ("", "_minigrid", "_replay")
 }
 LONGEST_FILE, LONGEST_FUNCTION = 350, 60
-MOST_ENTRIES, MOST_FILES, MOST_LINES = 12, 200, 28_000  # of made/: packages and modules at the top, .py files, lines
+# Of made/: packages and modules at the top, .py files, lines. The last two may only fall, to 170 and 24,000.
+MOST_ENTRIES, MOST_FILES, MOST_LINES = 12, 231, 30659
 SHARED_NAMES = {"__init__", "agent", "network", "registry"}  # the same role in several packages
 # Everyday words that stood for terms of the field. Functions, classes and arguments do not use them as names or parts.
 BANNED = {
@@ -339,7 +340,6 @@ def test_the_package_has_few_entries():
     assert len(entries) <= MOST_ENTRIES, sorted(x.name for x in entries)
 
 
-@pytest.mark.xfail(reason="the goal of the reorganization, not reached yet", strict=False)
 def test_the_package_stays_small():
     lines = sum(len(path.read_text("utf-8").splitlines()) for path in library())
     assert len(library()) <= MOST_FILES and lines <= MOST_LINES, f"{len(library())} files, {lines:,} lines"

@@ -1,17 +1,20 @@
 """README, docs and notebook as a reader meets them: snippets run, commands parse, links lead on, tables are true."""
 
 import dataclasses
+import functools
 import inspect
 import json
 import re
 import runpy
 import shlex
+import sys
+import types
 from pathlib import Path
 
 import pytest
 
 import made.bonuses
-from made import list_bonuses
+from made import IMPALA, Count, list_bonuses, make
 from made.bonuses.embedding import InverseDynamicsEmbedding
 from made.bonuses.ngu import Kernel
 from made.cli import info, main
@@ -48,10 +51,15 @@ SMALLER = {  # what is run here for less long; a page that no longer says it fai
         "n_steps=100, batch_size=400": "n_steps=4, batch_size=16",
         "1_000_000": "16",
     },
+    "docs/training.md": {
+        "made.IMPALA()": "made.Uniform()",
+        "n_envs=32, unroll=100": "n_envs=2, unroll=4",
+        'seeds=4, steps="1M"': 'seeds=1, steps="80"',
+    },
     "docs/tutorials/tabular.md": {"iterations=600": "iterations=200", "range(10)": "range(4)", "* 10,": "* 4,"},
 }
 GIVEN = """
-from made import Constant, Exponential, Run, Uniform
+from made import Constant, Exponential, RunConfig, Uniform
 from made.envs.minigrid import make_grid
 env, agent = make_grid("MiniGrid-Empty-5x5-v0"), Uniform()
 """  # what the snippets of a bonus's page take for granted
@@ -90,7 +98,13 @@ def test_every_page_with_snippets_is_run():
     for page, where in ELSEWHERE.items():
         if where.startswith("tests/"):
             assert f'"{Path(page).name}"' in (ROOT / where).read_text("utf-8")
-    run = {"README.md", "docs/control.md", *with_snippets("docs/tutorials/"), *with_snippets("docs/bonuses/")}
+    run = {
+        "README.md",
+        "docs/control.md",
+        "docs/training.md",
+        *with_snippets("docs/tutorials/"),
+        *with_snippets("docs/bonuses/"),
+    }
     assert set(with_snippets("")) == run
 
 
@@ -128,6 +142,11 @@ def test_the_snippets_of_a_bonus_s_page_make_a_run(page, tmp_path, monkeypatch):
 def test_the_snippets_on_control_run(tmp_path, monkeypatch):
     env = played("docs/control.md", tmp_path, monkeypatch)["env"]
     assert env.reset(seed=0)[0].ndim == 1
+
+
+def test_the_snippets_on_training_run(tmp_path, monkeypatch):
+    space = played("docs/training.md", tmp_path, monkeypatch)
+    assert space["run"].update == 10 and space["action"].shape == ()
 
 
 def test_the_notebook_runs_from_top_to_bottom(monkeypatch, capsys):
@@ -200,8 +219,12 @@ def test_commands_are_found():
 
 
 @pytest.mark.parametrize("text", all_commands(False))
-def test_a_command_of_the_documentation_is_understood(text, known):
+def test_a_command_of_the_documentation_is_understood(text, known, monkeypatch):
     """Options by their names, experiments, bonuses, agents and tasks by theirs; nothing is run."""
+    own = types.ModuleType("mypackage.mymodule")  # what extending.md calls a package of one's own
+    vars(own).update(MyBonus=Count, MyAgent=IMPALA, MyEnv=functools.partial(make, "DoorKey-5x5"))
+    monkeypatch.setitem(sys.modules, "mypackage", types.ModuleType("mypackage"))
+    monkeypatch.setitem(sys.modules, own.__name__, own)
     command = main.parse(shlex.split(text)[1:])
     if isinstance(command, Train):
         plan = command.plan()

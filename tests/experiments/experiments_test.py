@@ -37,7 +37,7 @@ def store(tmp_path_factory):
     store = Store(tmp_path_factory.mktemp("runs"))
     studies = [runner.Study(e, Scale.SMOKE) for e in experiments().values()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resumable, "complete", made_up)
+        patch.setattr(resumable, "train_resumable", made_up)
         patch.setattr(rendering, "installed", lambda: True)  # nothing of it is used
         assert runner.run(studies, store) > 0
     return store

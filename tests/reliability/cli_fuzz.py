@@ -26,7 +26,8 @@ CALLS = 0.2  # the share of whole calls; a setting by itself takes a tenth of th
 PATHS = (
     "n_envs", "unroll", "resets_per_update", "pool_per_env", "env.maker.size", "env.shows", "agent.layout.channels",
     "agent.discount", "agent.learning_rate", "agent.heads", "bonus.cover.width", "bonus.cover.fit.steps",
-    "bonus.recent.density.window", "bonus.cover.on", "bonus_coef.value", "probes.0.bits", "probes.9", "agent", "bonus.recent",
+    "bonus.recent.density.window", "bonus.cover.on", "bonus_coef.value", "probes.0.bits", "probes.9", "agent",
+    "bonus.recent",
     "env.maker.max_steps", "iterations", "every", "agent.__class__", "__class__.__init__", "agent.layout.__dict__",
     "", ".", "..", "agent..x",
 )  # fmt: skip

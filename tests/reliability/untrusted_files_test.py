@@ -192,7 +192,7 @@ def written_dreams(at):
     told = dreamer_video.Prediction(*np.zeros((3, 2)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dreamer_video, "has_model", lambda run: True)
-        patch.setattr(dreamer_video, "_told", lambda plan, state: [(0, None, told)])
+        patch.setattr(dreamer_video, "_predictions", lambda plan, state: [(0, None, told)])
         return dreamer_video.record_dreams(types.SimpleNamespace(run=None, seeds=(0,)), None, at.parent)  # type: ignore[arg-type]
 
 

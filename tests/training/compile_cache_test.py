@@ -102,7 +102,7 @@ def test_a_thread_gives_up_once_the_others_are_over(other):
 
 def test_threads_of_seeds_are_told_when_they_are_over(monkeypatch):
     told = []
-    monkeypatch.setattr(compile_cache, "until", told.append)
+    monkeypatch.setattr(compile_cache, "cancel_on", told.append)
     async_stepper.in_threads(lambda part, i: None, 3, 2, threads=True)
     assert len(told) == 3 and len(set(told)) == 1 and told[0].is_set()
 
@@ -151,7 +151,7 @@ def test_programs_of_a_run_are_compiled_within_it_and_called_without(monkeypatch
         yield
         begun.pop()
 
-    monkeypatch.setattr(control_programs, "compiling", noted)
+    monkeypatch.setattr(control_programs, "compile_lock", noted)
     monkeypatch.setattr(sharding, "compiled", lambda lowered: [inside.append(bool(begun)) or one for one in lowered])
     programs = ControlPrograms.__new__(ControlPrograms)
     programs._compiling, programs._ready, programs._kinds, programs.at_phase = threading.Lock(), set(), [], True
@@ -164,7 +164,7 @@ def test_programs_of_a_run_are_compiled_within_it_and_called_without(monkeypatch
 
 def test_a_program_that_another_thread_has_compiled_meanwhile_is_not_waited_for(monkeypatch):
     begun = []
-    monkeypatch.setattr(control_programs, "compiling", lambda: contextlib.nullcontext(begun.append(True)))
+    monkeypatch.setattr(control_programs, "compile_lock", lambda: contextlib.nullcontext(begun.append(True)))
     programs = ControlPrograms.__new__(ControlPrograms)
     act = lambda: 7  # noqa: E731
 

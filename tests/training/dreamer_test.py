@@ -195,7 +195,7 @@ def test_a_stored_run_keeps_returns_of_every_seed_and_goes_without_where_the_dev
     def fail(*_):
         raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nand more")
 
-    monkeypatch.setattr(dreamer_video, "tell", fail)
+    monkeypatch.setattr(dreamer_video, "predict", fail)
     assert dreamer_video.kept(asked, end.state, ACTIONS) == {}
     assert capsys.readouterr().err == "made: no dreams are kept: RESOURCE_EXHAUSTED: out of memory\n"
     assert dreamer_video.kept(tiny.plan(), None, 1) == {}, "nobody dreams there"
@@ -205,7 +205,9 @@ def test_of_a_film_a_stored_run_keeps_a_few_moments_of_the_first_seed(whole, mon
     asked, _, _, end = whole
     frames = np.arange(51, dtype=np.uint8)[:, None, None, None] * np.ones((1, 4, 12, 3), np.uint8)
     told = dreamer_video.Prediction(*[np.zeros(2, np.float32)] * 3)  # type: ignore[arg-type]
-    monkeypatch.setattr(dreamer_video, "_told", lambda plan, state: ((seed, frames, told) for seed in plan.seeds))
+    monkeypatch.setattr(
+        dreamer_video, "_predictions", lambda plan, state: ((seed, frames, told) for seed in plan.seeds)
+    )
     kept = dreamer_video.kept(asked, end.state, ACTIONS)
     assert kept[0]["dream/film"].shape == (1, dreamer_video.MOMENTS, 4, 8, 3) and "dream/film" not in kept[1]
     assert kept[0]["dream/film"][0, :, 0, 0, 0].tolist() == [0, 4, 19, 35, 50]

@@ -151,7 +151,7 @@ def test_an_unfinished_run_on_other_seeds_is_named(tmp_path, capsys, monkeypatch
     monkeypatch.setattr(rendering, "installed", lambda: True)
     one = Record("", 0, {"step": np.array([20, 40]), "eval_return": np.zeros(2)})
     monkeypatch.setattr(
-        resumable, "complete", lambda trial, seeds, *_: resumable.CompletedRun(dict.fromkeys(seeds, one), {})
+        resumable, "train_resumable", lambda trial, seeds, *_: resumable.CompletedRun(dict.fromkeys(seeds, one), {})
     )  # type: ignore[arg-type]
     for store, seeds, told in ((Store(tmp_path / "a"), [0], True), (Store(tmp_path / "b"), [0, 1, 2], False)):
         (group,) = planned(SMOKE.experiment, store)
@@ -287,7 +287,7 @@ def test_a_group_is_handed_to_the_host_once_with_all_its_seeds(tmp_path, monkeyp
         one = Record("", 0, {"step": np.array([20, 40]), "eval_return": np.zeros(2), "secret": np.zeros(2)})
         return resumable.CompletedRun({seed: one for seed in seeds}, {"wall_s": 1.0})  # type: ignore[misc]
 
-    monkeypatch.setattr(resumable, "complete", complete)
+    monkeypatch.setattr(resumable, "train_resumable", complete)
     work = planned(SMOKE.experiment, store)
     assert len(list(sweep(work, store, heard.add))) == 1
     assert asked == [([0, 1, 2], (".unfinished", "dmc"))] and heard.done == heard.made == work[0].work

@@ -107,12 +107,12 @@ def test_what_the_first_refuses_all_refuse(monkeypatch):
         raise ValueError("no")
 
     told = []
-    monkeypatch.setattr(distributed, "sent", lambda value: told.append(int(value)) or value)
+    monkeypatch.setattr(distributed, "broadcast", lambda value: told.append(int(value)) or value)
     with pytest.raises(ValueError, match=r"^no$"):
         distributed.on_first_process(refuses)
     assert told == [0], "the others must hear of it, or they wait for ever"
     monkeypatch.setattr(distributed, "is_first", lambda: False)
-    monkeypatch.setattr(distributed, "sent", lambda value: np.int32(0))
+    monkeypatch.setattr(distributed, "broadcast", lambda value: np.int32(0))
     with pytest.raises(ValueError, match="The first host refused this run"):
         distributed.on_first_process(refuses)
 
