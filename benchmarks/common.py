@@ -58,7 +58,7 @@ def main(name: str, argv: list[str] | None = None) -> int:
     use_compilation_cache()
     rows: list[Measure] = []
     try:
-        with signals.heard():
+        with signals.raise_on_sigterm():
             for row in importlib.import_module(benchmark.module).measures():
                 print(f"{row.name}: {row.value:,.4g} {row.unit}", file=sys.stderr, flush=True)
                 if options.json:  # printed at once, so that an interrupted benchmark keeps its rows

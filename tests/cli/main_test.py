@@ -151,7 +151,6 @@ def test_doctor_names_versions_and_fixes(capsys):
         (["map", "eq:bonus_desing"], "Did you mean 'eq:bonus_design'"),
         (["map", "zzz"], "...; `made map` has them."),
         (["play", "MiniGrid-Emty-5x5-v0"], "Did you mean 'MiniGrid-Empty-5x5-v0'"),
-        (["bench", "speed"], "no benchmark 'speed'"),
         (["figure", "lock"], "nothing recorded"),
         (["report"], "Nothing is recorded"),
     ],
@@ -212,7 +211,7 @@ def test_a_place_that_cannot_be_is_refused_before_anything_is_drawn(
 
 def test_a_report_of_trained_agents_alone_has_a_page_without_sections(tmp_path):
     """`made report --out results/train --markdown ...`: no experiment is recorded there."""
-    assert experiments._told(Report(tmp_path / "index.html", [], [], []), tmp_path / "new" / "results.md") == 0
+    assert experiments._print_paths(Report(tmp_path / "index.html", [], [], []), tmp_path / "new" / "results.md") == 0
     assert (tmp_path / "new" / "results.md").read_text().startswith("# Results")
 
 

@@ -51,7 +51,7 @@ def test_the_folder_says_what_was_run_by_what(whole):
     assert run["command"].startswith("made train --env lock-H5 --agent q-learning --bonus made-tabular")
     assert "--set n_envs=4 --set unroll=8" in run["command"] and "whole" not in run["command"]
     assert run["configuration"]["agent"]["class"] == "QLearning" and run["configuration"]["seeds"] == [0, 1]
-    assert run["configuration"]["class"] == "Run" and run["configuration"]["iterations"] == 3000
+    assert run["configuration"]["class"] == "RunConfig" and run["configuration"]["iterations"] == 3000
     assert run["options"]["env"] == "lock-H5" and "out" not in run["options"]
     assert {"commit", "jax", "device", "from_update"} <= set(run["sessions"][0])
     found = rows(whole)
@@ -73,14 +73,14 @@ SIGNALLED = """
 import os, sys
 from made.cli.main import main
 from made.training import loggers
-left, write = [int(sys.argv[1])], writers.JSONL.write
+left, write = [int(sys.argv[1])], loggers.JSONL.write
 def counted(self, lines):
     write(self, lines)
     left[0] -= 1
     if not left[0]:
         os.kill(os.getpid(), int(sys.argv[2]))
-writers.JSONL.write = counted
-sys.exit(cli.main(sys.argv[3:]))
+loggers.JSONL.write = counted
+sys.exit(main(sys.argv[3:]))
 """
 
 

@@ -1,6 +1,7 @@
 """Every number that `--set` can reach has a range: -1 is refused by whatever it makes no sense for."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,10 +10,8 @@ import numpy as np
 import pytest
 from contracts.settings import COMBINED
 
-from made.agents import AGENTS, list_agents
-from made.agents.dreamer.agent import Dreamer
-from made.agents.sac.agent import RAD
-from made.bonuses import BONUSES, RND, VAE, Count, list_bonuses
+from made.agents import list_agents, make_agent
+from made.bonuses import RND, VAE, Count, list_bonuses, make_bonus
 from made.core.config import override
 from made.envs.registry import list_envs
 from made.experiments import experiments
@@ -21,7 +20,7 @@ from made.nets.fit import Fit
 from made.training.train_plan import build_run
 
 # What may be any number: rewards, values, and weights whose sign is part of the method.
-FREE = {"Lock.big", "Lock.small", "Flat.pay", "FirstReward.least", "FirstReward.most"}
+FREE = {"Lock.big", "Lock.small", "ConstantBonus.pay", "FirstReward.least", "FirstReward.most"}
 FREE |= {f"{agent}.initial" for agent in ("ModelPPO", "QLearning", "ValueIteration")}
 FREE |= {"Maze.visited"}  # which is there for the number of steps, and that has a range
 FREE |= {f"{of}.symbols" for of in ("VAE", "Factorized", "ReleasedVAE", "OrthogonalRND")}  # follow from the task
@@ -117,12 +116,12 @@ def test_numbers_of_experiments(name):
     assert not sorted({field for trial in trials.values() for field in unchecked(trial)}), ADVICE
 
 
-@pytest.mark.parametrize("name", {**BONUSES, **COMBINED})
+@pytest.mark.parametrize("name", [*list_bonuses("on_policy", installed=False), *COMBINED])
 def test_bonuses_refuse_what_is_no_number(name):
-    assert not untyped({**BONUSES, **COMBINED}[name]()), ADVICE
+    assert not untyped(COMBINED[name]() if name in COMBINED else make_bonus(name)), ADVICE
 
 
-@pytest.mark.parametrize("make", [*AGENTS.values(), RAD, Dreamer])
+@pytest.mark.parametrize("make", [functools.partial(make_agent, name) for name in list_agents(installed=False)])
 def test_agents_refuse_what_is_no_number(make):
     assert not untyped(make()), ADVICE
 

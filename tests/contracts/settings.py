@@ -16,6 +16,7 @@ from made.bonuses.release.release_vae import ReleasedVAE
 from made.core import Bonus, Environment, NoMemory, Space, Spec, Step
 from made.envs.minigrid import Empty, Grid
 from made.envs.tabular import RandomTabular
+from made.experiments.paper.minigrid_methods import Family
 from made.nets.fit import Fit
 from made.tabular.families import Lock
 from made.training.on_policy import RunConfig
@@ -137,7 +138,7 @@ COMBINED = {
     "clipped": lambda: b.Clipped(b.HashedCount(bits=8, kind="similar", on="obs"), high=0.5),
     "normalised": lambda: b.Normalized(rnd(normalize=True)),
     "normalised-return": lambda: b.Normalized(b.FirstVisit(b.HashedCount(bits=8)), of="return", n_envs=N),
-    "calibrated-family": lambda: b.Calibrated(b.Family(power=0.5, gate=1.0, cover=rnd(), recent=small_vae())),
+    "calibrated-family": lambda: b.Calibrated(Family(power=0.5, gate=1.0, cover=rnd(), recent=small_vae())),
     "first-visit-sum": lambda: b.FirstVisit(b.Sum((b.FirstVisit(), b.Normalized(b.E3B(CONTROLLABLE))))),
 }
 

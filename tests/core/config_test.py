@@ -10,24 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from made.agents import AGENTS, ValueIteration
-from made.bonuses import BONUSES, MADE, RND, Clipped, Count, FirstVisit, Scaled, Sum
-from made.bonuses.off_policy_presets import CONTROL_BONUSES, control_bonus
+from made.agents import ValueIteration, list_agents, make_agent
+from made.bonuses import MADE, RND, Clipped, Count, FirstVisit, Scaled, Sum, list_bonuses, make_bonus
 from made.cli.train import Train
 from made.core.config import config_id, from_dict, override, suggest, to_dict
 from made.core.schedules import Constant, Exponential, Power
-from made.envs.control import CONTROL
 from made.envs.external.host_env import SOURCES, Hosted
-from made.envs.minigrid import GRIDS, MultiRoom
-from made.envs.registry import TASKS
+from made.envs.minigrid import MultiRoom
+from made.envs.registry import list_envs, make
 from made.envs.tabular import RandomTabular, Tabular
 from made.experiments import experiments
 from made.experiments.store.store import Scale
 from made.tabular.families import Garnet, Lock
-from made.training.control_config import CONTROL_AGENTS, control_config
+from made.training.control_config import control_config
 from made.training.on_policy import RunConfig
 from made.training.probes import Coverage, FirstReward, LastVisit, VisitMap
-from made.training.sequence_learner import DREAMING, dreaming_bonus
 
 
 def a_run() -> RunConfig:
@@ -52,13 +49,13 @@ def test_a_description_is_json_and_names_every_setting():
 
 def registered() -> dict[str, object]:
     """Everything that has a name, with its defaults."""
-    tables = {"bonus": BONUSES, "agent": AGENTS | CONTROL_AGENTS, "task": TASKS | GRIDS, "control": CONTROL}
-    found = {f"{kind} {name}": x for kind, table in tables.items() for name, x in table.items()}
-    found = {name: make() if callable(make) else make for name, make in found.items()}
-    found |= {
-        f"control bonus {name}, {pixels}": control_bonus(name, pixels) for name in CONTROL_BONUSES for pixels in (0, 1)
-    }
-    found |= {f"Dreamer bonus {name}": dreaming_bonus(name) for name in DREAMING}
+    found: dict[str, object] = {f"agent {name}": make_agent(name) for name in list_agents(installed=False)}
+    found |= {f"environment {name}": make(name) for name in list_envs()}
+    for setting in ("on_policy", "off_policy", "dreamer"):
+        for name in list_bonuses(setting, installed=False):
+            found[f"bonus {name}, {setting}"] = make_bonus(name, setting)
+    for name in list_bonuses("off_policy", installed=False):
+        found[f"bonus {name}, from pixels"] = make_bonus(name, "off_policy", pixels=True)
     found |= {f"schedule {type(x).__name__}": x for x in (Constant(0.3), Power(), Exponential(0.1, 1e-3))}
     found |= {f"elsewhere {x}": Hosted(x, "CartPole-v1") for x in SOURCES}
     found |= {f"probe {type(x).__name__}": x for x in (FirstReward("big", 0.5), Coverage(7), VisitMap(), LastVisit())}
@@ -186,7 +183,7 @@ def test_equal_settings_have_one_id_and_any_change_another():
             ("bonus.recent.window", "20"),
             ("bonus_coef.c", "1"),
             ("env.family.p", "0.3"),
-            ("watches.0.least", "0.9"),
+            ("probes.0.least", "0.9"),
         )
     ]
     assert config_id(run) == config_id(a_run())
@@ -205,7 +202,7 @@ def test_override_keeps_the_kind_of_value():
     ("path", "value", "message"),
     [
         ("bonus.recent.windw", "5", "RecentCounts has no field 'windw'. Did you mean 'window'"),
-        ("zzz", "5", "Run has no field 'zzz'. It has: env, agent"),
+        ("zzz", "5", "RunConfig has no field 'zzz'. It has: env, agent"),
         ("agent.gamma", "much", "agent.gamma is 0.99 and takes a number, not 'much'"),
         ("agent.gamma", "1" + 400 * "0", "agent.gamma is 0.99 and takes a number, not '1000"),
         ("agent.gamma", "1.5", "ValueIteration takes a number from 0 to 1 as gamma, got 1.5: 0.99 is usual."),

@@ -189,9 +189,9 @@ assert "matplotlib" not in sys.modules, "imported with the module"
 import matplotlib
 values = lambda: {k: matplotlib.rcParams[k] for k in matplotlib.rcParams if not k.startswith("backend")}
 before = values()
-fig, axes = plot.figure()
-plot.bars(axes[0, 0], {"made": np.arange(3.0)})
-plot.png(fig)
+fig, axes = plots.figure()
+plots.bars(axes[0, 0], {"made": np.arange(3.0)})
+plots.png(fig)
 assert values() == before, "settings changed"
 assert "matplotlib.pyplot" not in sys.modules, "pyplot imported"
 """

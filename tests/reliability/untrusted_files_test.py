@@ -209,7 +209,7 @@ def written_figure(at):
 
 
 def written_markdown(at):
-    return experiments._told(collect.Report(at.parent / "index.html", [], [], []), at)
+    return experiments._print_paths(collect.Report(at.parent / "index.html", [], [], []), at)
 
 
 def written_copy(at):

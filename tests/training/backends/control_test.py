@@ -25,7 +25,7 @@ from made.envs.control.simulation import Simulation
 from made.training import checkpoint, checkpoint_file, memory, run_dir, sharding, train_loop
 from made.training.backends import async_stepper, control_tasks
 from made.training.backends.control_learner import ControlLearner
-from made.training.bonus_coefs import TEMPERATURES as TASKS
+from made.training.bonus_coefs import BONUS_COEFS as TASKS
 from made.training.bonus_coefs import bonus_coef_for
 from made.training.train_plan import TrainPlan
 

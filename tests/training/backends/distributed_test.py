@@ -41,7 +41,7 @@ from made.cli.main import main
 from made.training import checkpoint
 from made.training import train_loop
 from made.training import loggers
-kept, save, write = [0], checkpoint.save, writers.JSONL.write
+kept, save, write = [0], checkpoint.save, loggers.JSONL.write
 def saved(*given, **more):
     kept[0] += 1
     return save(*given, **more)
@@ -49,8 +49,8 @@ def written(self, lines):
     write(self, lines)
     if kept[0] == 2:
         os.kill(os.getpid(), 9)
-checkpoint.save, writers.JSONL.write = saved, written
-sys.exit(cli.main(sys.argv[1:]))
+checkpoint.save, loggers.JSONL.write = saved, written
+sys.exit(main(sys.argv[1:]))
 """
 
 

@@ -25,7 +25,7 @@ from made.core import Agent, trees
 from made.core.config import to_dict
 from made.envs.external.host_env import Hosted
 from made.envs.minigrid import Grid
-from made.envs.registry import TASKS
+from made.envs.registry import make
 from made.training import evaluation, sharding, train_loop
 from made.training.backends import host_envs
 from made.training.evaluation import Episodes
@@ -273,7 +273,7 @@ def test_a_policy_of_the_package_plays_in_the_compiled_grid(tmp_path, capsys, mo
 
 
 def test_policies_of_tasks_with_one_implementation_are_refused():
-    lock = SimpleNamespace(config=SimpleNamespace(env=TASKS["lock"]()))
+    lock = SimpleNamespace(config=SimpleNamespace(env=make("lock")))
     with pytest.raises(ValueError, match="RandomTabular has one implementation only"):
         transfer.Transfer(Path("run"))._places(lock)
     odd = SimpleNamespace(config=tiny.run())
