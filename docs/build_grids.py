@@ -1,4 +1,4 @@
-"""Write docs/grids.md: every grid task as a picture with its numbers, and a film of a solved KeyCorridor.
+"""Write docs/grids.md: every grid task as a picture with its numbers, and a video of a solved KeyCorridor.
 
     python docs/build_grids.py
 
@@ -34,7 +34,7 @@ after every action (no difference in the 100,000 and more steps that the tests p
 same distribution. `made.make(id)` gives the environment, `gymnasium.make("made/" + id)` the same for other people's
 code, `made play id` a walk in the terminal. This page is written by `python docs/build_grids.py`.
 
-![A solved level of KeyCorridorS3R3]({film})
+![A solved level of KeyCorridorS3R3]({video})
 
 *A level of {task}, solved by the planner of the tests: it fetches the key, opens the locked door, puts the key down
 and picks up the ball. The lit cells are what the agent sees.*
@@ -73,7 +73,7 @@ def picture(task: str) -> Path:
     return path
 
 
-def solved_film() -> Path:
+def solved_video() -> Path:
     grid = make_grid(FILM)
     level = first_level(grid)
     plan = solve(level)
@@ -83,7 +83,7 @@ def solved_film() -> Path:
         states.append(state)
         state, out = step(state, np.int32(action), jax.random.key(0))
     assert float(out.reward) > 0, "the plan did not win"
-    return render.film(grid, [*states, state], PICTURES / "solved.gif", size=24, seconds=0.2)
+    return render.save_gif(grid, [*states, state], PICTURES / "solved.gif", size=24, seconds=0.2)
 
 
 LARGEST = 131_072  # environments: more were tried only in a form of wide levels that was left
@@ -136,7 +136,7 @@ def main() -> None:
     some = record["rows"][0]
     assert not any(row["unsolved_otherwise"] for row in levels.values()), "the page says that there are none"
     text = HEAD.format(
-        film=solved_film().relative_to(ROOT / "docs"),
+        video=solved_video().relative_to(ROOT / "docs"),
         task=FILM,
         solved=1000,
         covered=sum(row["unsolved_with_a_covered_key"] for row in levels.values()),

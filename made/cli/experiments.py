@@ -143,7 +143,7 @@ class Choose:
 
 @dataclasses.dataclass
 class Report:
-    """Gather what is recorded into one page: every claim with its verdict, figures, curves, maps and films."""
+    """Gather what is recorded into one page: every claim with its verdict, figures, curves, maps and videos."""
 
     experiments: Names = ()  # all unless named
     scale: str | None = None  # of each experiment the largest recorded unless given

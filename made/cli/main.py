@@ -102,18 +102,18 @@ def _in_one_line(box: str) -> str:
     return f"{gist}." + (f" Did you mean {near[1]}?" if near else "")
 
 
-OVERVIEW = """made: exploration by maximising deviation from explored regions.
+OVERVIEW = """made: exploration bonuses for reinforcement learning, in JAX.
 
-  made demo                      two minutes: Figures 3 to 6, Algorithm 1, verdicts on claims 1 to 17
-  made train                     two minutes: a deep agent with MADE, a film of it and a map of its visits
-  made list                      what there is: experiments, bonuses, agents, tasks
-  made run lock --scale small    one experiment, larger; then: made check lock, made figure lock
-  made sweep lock --on pool      the same on every core; also on a Ray cluster or through SLURM
-  made train --env DoorKey-5x5   an agent with a bonus; the same command goes on after an interruption
-  made doctor                    what is missing on this machine, and the fix
-  made completion bash           let the shell complete commands and options; also zsh, fish
+  made demo                      reproduce Figures 3 to 6 and check claims 1 to 17, in two minutes
+  made train                     train a deep agent with MADE, with a video and a map of visits, in two minutes
+  made list                      list experiments, bonuses, agents and environments
+  made run lock --scale small    run an experiment; then: made check lock, made figure lock
+  made sweep lock --on pool      run an experiment on several processes, Ray or SLURM
+  made train --env DoorKey-5x5   train an agent with a bonus; run again to resume
+  made doctor                    check this installation
+  made completion bash           print shell completions; also zsh and fish
 
-Every command explains itself with --help."""
+Run any command with --help for its options."""
 
 FAILED = (
     "The device failed, as the last line above says: too little memory, or an error of its library. What is stored "

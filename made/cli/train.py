@@ -17,31 +17,32 @@ _PLACES = ("out", "hosts", "host", "coordinator")  # where a run is, not what it
 
 @dataclasses.dataclass
 class Train:
-    """Train an agent with a bonus. The same command on a folder with an unfinished run goes on with it."""
+    """Train an agent with an exploration bonus. Run the same command again to resume an unfinished run."""
 
-    # a MiniGrid id, in full or as in DoorKey-5x5, a tabular or control task, gym:ID, envpool:ID, or module:Env
+    # environment: a MiniGrid id (long or short, such as DoorKey-5x5), a tabular or control task, gym:ID, envpool:ID, or
+    # module:Class
     env: str
-    agent: str = "impala"  # on control tasks rad or dreamer, from pixels, or sac, from states; module:Agent is your own
-    bonus: str = "made"  # a name from made list; module:Bonus is your own
-    steps: str | None = None  # frames of each seed, 10M (control tasks: 500k); rounded up to whole updates
-    seeds: int = 1  # seeds 0 to N-1, side by side in one program
-    # bonus coefficient: 0.01; 1.0 with --strength; on control tasks, the paper's value
+    agent: str = "impala"  # agent name or module:Class; for control tasks sac (states), rad (pixels) or dreamer
+    bonus: str = "made"  # bonus name (see `made list`) or module:Class
+    steps: str | None = None  # environment frames per seed, such as 4M; default 10M (control tasks: 500k)
+    seeds: int = 1  # number of seeds, trained in parallel
+    # bonus coefficient; default 0.01, 1.0 with --strength, and the paper's value on control tasks
     bonus_coef: float | None = None
-    first_visit: Flag = False  # pay at the first visit of a state in an episode only
-    # scale the bonus to this total per full-length episode; --bonus-coef multiplies the result
+    first_visit: Flag = False  # reward only the first visit of a state in each episode
+    # calibrate the bonus: total per full-length episode in units of the largest return; --bonus-coef multiplies it
     strength: float | None = None
-    set: Several = ()  # path=value, such as agent.learning_rate=3e-4 or n_envs=64; may be given several times
-    out: Path | None = None  # the folder of the run; training/<env>-<agent>-<bonus> unless given
-    every: str | None = None  # frames between two rows of metrics.jsonl: 50k (control tasks: 2k)
-    eval_every: str | None = None  # frames between two evaluations on levels never trained on: 500k (10k)
-    checkpoint_every: str | None = None  # frames between two checkpoints: 500k (50k)
-    devices: int | None = None  # seeds are spread over them, then environments: 1, or with --hosts all there are
-    hosts: int = 1  # processes that share this run, each started with the same command and its own --host
-    host: int = 0  # which of them this is; the first, 0, writes
-    coordinator: str = "127.0.0.1:9911"  # where the first listens for the others
-    tensorboard: Flag = False  # also write TensorBoard logs
-    wandb: str | None = None  # also log to this W&B project
-    film: Flag = True  # --no-film: neither a film of the agent nor a map of its visits at the end, nor Dreamer's dreams
+    set: Several = ()  # override a setting, such as agent.learning_rate=3e-4 or n_envs=64
+    out: Path | None = None  # run directory; default training/<env>-<agent>-<bonus>
+    every: str | None = None  # frames between log records; default 50k (control tasks: 2k)
+    eval_every: str | None = None  # frames between evaluations on unseen levels; default 500k (control tasks: 10k)
+    checkpoint_every: str | None = None  # frames between checkpoints; default 500k (control tasks: 50k)
+    devices: int | None = None  # number of devices; default 1, or all with --hosts
+    hosts: int = 1  # number of processes of a distributed run; start each with the same command and its --host
+    host: int = 0  # index of this process; process 0 writes the files
+    coordinator: str = "127.0.0.1:9911"  # address of process 0
+    tensorboard: Flag = False  # write TensorBoard logs
+    wandb: str | None = None  # log to this Weights & Biases project
+    video: Flag = True  # --no-video: skip the video and the map of visits at the end
 
     def main(self) -> int:
         from made.training import loggers, train_run
@@ -127,11 +128,11 @@ class Train:
         return {name: train_plan.parse_frames(text, flags.get(name, f"--{name}")) for name, text in options.items()}
 
     def _finish(self, plan, train_state, out: Path) -> None:
-        if self.film:
-            self._film(plan, train_state, out)
+        if self.video:
+            self._video(plan, train_state, out)
         print(f"{train_state.update * plan.frames_per_update:,} frames of each seed; all of it is in {out}.")
 
-    def _film(self, plan, train_state, out: Path) -> None:
+    def _video(self, plan, train_state, out: Path) -> None:
         from made.training import video
 
         for path in video.record_videos(plan, train_state.state, out):

@@ -1,4 +1,4 @@
-"""What Dreamer's model makes of what happened: a film that it is left to continue, and the returns it expects."""
+"""What Dreamer's model makes of what happened: a video that it is left to continue, and the returns it expects."""
 
 import csv
 import io
@@ -23,8 +23,8 @@ from made.training.train_plan import TrainPlan
 
 SEEN = 5  # observations that the model is shown before it is told actions alone
 WINDOWS = 16  # that returns are compared on
-HEIGHT = 128  # pixels of a film, at least
-MOMENTS = 5  # of a film that a stored run keeps: the first, the last that was seen, and some of those foretold
+HEIGHT = 128  # pixels of a video, at least
+MOMENTS = 5  # of a video that a stored run keeps: the first, the last that was seen, and some of those foretold
 RETURNS = "dreams.csv"
 _APART = 0x6472656D  # sets the keys of these draws apart from those of training
 
@@ -47,14 +47,14 @@ class Prediction(NamedTuple):
 
 
 def record_dreams(plan: TrainPlan, state: Any, out: Path) -> list[Path]:
-    """A film for each of the first seeds, where there is something to see, and the returns of all; else nothing."""
+    """A video for each of the first seeds, where there is something to see, and the returns of all; else nothing."""
     if not has_model(plan.run):
         return []
     written, rows = [], []
     for seed, frames, returns in _predictions(plan, state):
         rows += [(seed, i, *map(float, one)) for i, one in enumerate(zip(*returns, strict=True))]
         if frames is not None and seed in plan.seeds[: video.DRAWN]:
-            written.append(video.save_film(enlarged(frames), out / f"dream-seed{seed}.gif"))
+            written.append(video.save_video(enlarged(frames), out / f"dream-seed{seed}.gif"))
     csv.writer(held := io.StringIO(newline="")).writerows([("seed", "window", *Prediction._fields), *rows])
     return [*written, safe_files.write_atomic(out / RETURNS, held.getvalue())]
 
@@ -62,7 +62,7 @@ def record_dreams(plan: TrainPlan, state: Any, out: Path) -> list[Path]:
 def kept(plan: TrainPlan, state: Any, at: int) -> dict[int, dict[str, np.ndarray]]:
     """What a stored run keeps of each seed, as snapshots [1, ...] at that step; nothing where nobody dreams.
 
-    The returns of windows, and of the first seed some moments of a film, truth and model: [1, MOMENTS, h, 2w, 3].
+    The returns of windows, and of the first seed some moments of a video, truth and model: [1, MOMENTS, h, 2w, 3].
     A device that has no room for it left keeps nobody from storing the rest.
     """
     found: dict[int, dict[str, np.ndarray]] = {}
@@ -85,7 +85,7 @@ def has_model(run: Any) -> bool:
 
 
 def _predictions(plan: TrainPlan, state: Any) -> Iterator[tuple[int, np.ndarray | None, Prediction]]:
-    """(seed, film, returns) of each."""
+    """(seed, video, returns) of each."""
     run: Any = plan.run
     told = jax.jit(lambda known, key: predict(run, known, key), compiler_options=sharding.options(0))
     for seed, known in zip(plan.seeds, seeds_of(run, state, len(plan.seeds)), strict=True):
@@ -93,7 +93,7 @@ def _predictions(plan: TrainPlan, state: Any) -> Iterator[tuple[int, np.ndarray 
 
 
 def moments(frames: np.ndarray) -> np.ndarray:
-    """Truth and model at a few moments of a film [T, h, 3w, 3]."""
+    """Truth and model at a few moments of a video [T, h, 3w, 3]."""
     first = min(SEEN, len(frames)) - 1
     later = np.linspace(first, len(frames) - 1, MOMENTS - 1).round().astype(int)
     return frames[[0, *later], :, : 2 * frames.shape[2] // 3]
@@ -113,17 +113,17 @@ def seeds_of(run: DreamerConfig | ReplayRun, state: Any, n: int) -> Iterator[Dre
 def predict(
     run: DreamerConfig | ReplayRun, known: DreamContext, key: Key[Array, ""]
 ) -> tuple[Array | None, Prediction]:
-    """(a film of one window, the returns of several), from what the replay holds; None where there is no image.
+    """(a video of one window, the returns of several), from what the replay holds; None where there is no image.
 
     The window is one within an episode, where any that was drawn is.
     """
-    k_draw, k_film, k_tell = jax.random.split(key, 3)
+    k_draw, k_video, k_tell = jax.random.split(key, 3)
     drawn = run.replay.sample(known.replay, WINDOWS, k_draw)
     ends = (drawn.terminated | drawn.truncated)[:-1].sum(0)
     drawn = jax.tree.map(lambda x: x[:, jnp.argsort(ends)], drawn)
     world, seen = known.agent.world, min(SEEN, run.replay.length)
     drawable = any(len(leaf.shape) == 3 for leaf in world.decoder.leaves)
-    frames = open_loop(world, drawn, k_film, seen) if drawable else None
+    frames = open_loop(world, drawn, k_video, seen) if drawable else None
     return frames, returns_of(run, known, drawn, k_tell, seen)
 
 

@@ -19,7 +19,7 @@ from made.training.on_policy import RunConfig
 from made.training.rollout import ResetPool, reset_slots, rollout
 from made.training.train_plan import TrainPlan
 
-_APART = 0x706C6179  # sets the levels played here apart from those of training, evaluation and films
+_APART = 0x706C6179  # sets the levels played here apart from those of training, evaluation and videos
 
 
 class Policy(NamedTuple):

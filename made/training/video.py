@@ -1,4 +1,4 @@
-"""What a trained agent does, drawn: a film of one episode with the bonus below it, and a map of where it goes."""
+"""What a trained agent does, drawn: a video of one episode with the bonus below it, and a map of where it goes."""
 
 import io
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ PLAYED = 32  # episodes that a map of visits is of
 DRAWN = 4  # seeds at most that are drawn
 SIZE = 20  # pixels a cell
 _STRIP, _GROUND, _PAST, _NOW = 40, (32, 32, 32), (200, 120, 20), (255, 230, 120)
-_APART = 0x66696C6D  # sets the keys of films apart from those of training and evaluation
+_APART = 0x66696C6D  # sets the keys of videos apart from those of training and evaluation
 
 
 class RecordedEpisode(NamedTuple):
@@ -61,7 +61,7 @@ def bonus_values(run: RunConfig, state: RunState, batch: Transition) -> Float[Ar
 
 
 def record_videos(plan: TrainPlan, states: RunState, out: Path) -> list[Path]:
-    """A film and a map of visits for each of the first seeds of a grid, and what Dreamer dreams anywhere."""
+    """A video and a map of visits for each of the first seeds of a grid, and what Dreamer dreams anywhere."""
     from made.training import dreamer_video  # which draws with what is here
 
     run, dreamt = plan.run, dreamer_video.record_dreams(plan, states, out)
@@ -74,8 +74,8 @@ def record_videos(plan: TrainPlan, states: RunState, out: Path) -> list[Path]:
     for lane, seed in enumerate(plan.seeds[:DRAWN]):
         state = jax.device_put(trees.index(states, lane), jax.devices()[0])
         key = jax.random.fold_in(jax.random.key(seed), _APART)
-        film = frames(run.env, jax.device_get(shows(state, key)))
-        written.append(save_film(film, out / f"film-seed{seed}.gif"))
+        video = frames(run.env, jax.device_get(shows(state, key)))
+        written.append(save_video(video, out / f"video-seed{seed}.gif"))
         written.append(save_map(run.env, jax.device_get(walks(state, key)), out / f"visits-seed{seed}.png"))
     return [*written, *dreamt]
 
@@ -106,7 +106,7 @@ def strip(reward: np.ndarray, t: int, width: int) -> np.ndarray:
     return picture
 
 
-def save_film(pictures: Sequence[np.ndarray], path: Path) -> Path:
+def save_video(pictures: Sequence[np.ndarray], path: Path) -> Path:
     """Pictures as an animated GIF."""
     from PIL import Image
 

@@ -48,12 +48,12 @@ def test_train_with_other_options_is_left_as_it_is(capsys, monkeypatch):
 
 @pytest.mark.parametrize("name", [command.__name__.lower() for command in main.COMMANDS])
 def test_no_flag_is_shown_with_the_value_it_has_when_it_is_not_given(name, capsys):
-    """`--no-film (default: True)` would read as if no film were made by default."""
+    """`--no-video (default: True)` would read as if no video were made by default."""
     with pytest.raises(SystemExit, match="0"):
         main.main([name, "--help"])
     told = " ".join(re.sub(r"[^\x20-\x7e]", " ", capsys.readouterr().out).split())
     assert "usage: made" in told and "default: True" not in told and "default: False" not in told
-    assert name != "train" or "--no-film --no-film: neither a film" in told
+    assert name != "train" or "--no-video --no-video: neither a video" in told
 
 
 def test_the_help_says_how_a_temperature_and_a_strength_go_together(capsys):

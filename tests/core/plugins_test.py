@@ -156,7 +156,7 @@ def test_names_of_installed_packages_are_listed_without_importing_them():
     ids=["names", "paths"],
 )
 def test_a_run_trains_with_all_three_from_elsewhere(env, agent, bonus, tmp_path):
-    words = ["train", "--env", env, "--agent", agent, "--bonus", bonus, "--steps", "64", "--every", "32", "--no-film"]
+    words = ["train", "--env", env, "--agent", agent, "--bonus", bonus, "--steps", "64", "--every", "32", "--no-video"]
     sizes = ["--set", "n_envs=2", "--set", "unroll=8", "--eval-every", "64", "--checkpoint-every", "64"]
     assert main.main([*words, *sizes, "--out", str(tmp_path / "run")]) == 0
     rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()

@@ -170,7 +170,7 @@ def test_films_show_the_bonus_and_maps_count_the_visits(tmp_path):
     begin = jax.jit(compiled_envs.begin, compiler_options={"xla_backend_optimization_level": 0})
     states = begin(jax.tree.map(lambda x: jnp.asarray(x)[None], plan.run), jnp.zeros(1, jnp.uint32))
     written = video.record_videos(plan, states, tmp_path)
-    assert [path.name for path in written] == ["film-seed0.gif", "visits-seed0.png"]
+    assert [path.name for path in written] == ["video-seed0.gif", "visits-seed0.png"]
     with Image.open(written[0]) as picture:
         assert picture.size == (5 * video.SIZE, 5 * video.SIZE + 40) and 2 <= picture.n_frames <= 7
     with Image.open(written[1]) as picture:

@@ -19,7 +19,9 @@ from tests.reliability import processes
 from tests.reliability.kill_and_resume import compared
 
 KIB = 1024
-_TRAIN = "train --env lock-H5 --agent q-learning --bonus made-tabular --seeds 2 --set n_envs=4 --set unroll=8 --no-film"
+_TRAIN = (
+    "train --env lock-H5 --agent q-learning --bonus made-tabular --seeds 2 --set n_envs=4 --set unroll=8 --no-video"
+)
 _TRAIN += " --every 320 --steps 64k --checkpoint-every"
 DISK = 4096 * KIB
 

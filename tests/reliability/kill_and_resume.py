@@ -70,7 +70,7 @@ def words(case: str, out: Path) -> list[str]:
     """The command of a case, in a folder of its own."""
     if case == "store":
         return ["run", "objective", "--scale", "smoke", "--out", str(out)]
-    return ["train", *CASES[case].split(), "--no-film", "--out", str(out)]
+    return ["train", *CASES[case].split(), "--no-video", "--out", str(out)]
 
 
 def whole(case: str, folder: Path, warm: bool = True) -> Whole:

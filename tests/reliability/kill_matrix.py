@@ -47,7 +47,7 @@ def pairs() -> dict[str, str]:
 
 def judged(pair: str, folder: Path) -> tuple[str, bool]:
     """(what is wrong with a pair, whether the kill met it alive after its first checkpoint)."""
-    cache, begin = folder / "cache", lambda out: ["train", *pairs()[pair].split(), "--no-film", "--out", str(out)]
+    cache, begin = folder / "cache", lambda out: ["train", *pairs()[pair].split(), "--no-video", "--out", str(out)]
     whole, killed, err = folder / f"whole-{pair}", folder / f"killed-{pair}", folder / f"{pair}.err"
     ended = processes.run(begin(whole), cache, err)
     if ended.status:

@@ -21,7 +21,7 @@ SHARE, LEAST = 0.02, 8.0  # of what is held, and in MiB
 SECONDS = 1800.0
 # Rows, evaluations and checkpoints come many times a minute, so that all that a run does is done thousands of times.
 TRAINING = (
-    "train --env DoorKey-5x5 --agent impala --bonus made --steps 100G --seeds 2 --no-film "
+    "train --env DoorKey-5x5 --agent impala --bonus made --steps 100G --seeds 2 --no-video "
     "--every 1280 --eval-every 12800 --checkpoint-every 12800 --set n_envs=8 --set unroll=20 "
     "--set bonus.recent.density.window=2000 --set bonus.recent.density.capacity=2000"
 )

@@ -177,8 +177,8 @@ def test_the_watcher_hears_a_pickle(tmp_path, watcher, monkeypatch):
     assert (tmp_path / "ran").exists() and {event for event, _ in watcher.events} >= {"os.system"}
 
 
-def written_film(at):
-    return video.save_film([np.zeros((4, 4, 3), np.uint8)] * 2, at)
+def written_video(at):
+    return video.save_video([np.zeros((4, 4, 3), np.uint8)] * 2, at)
 
 
 def written_map(at):
@@ -231,7 +231,7 @@ REPLACED = {
         lambda at: checkpoint.save(at.parent, {"x": np.zeros(3)}, {}, 7, 0.0),
     ),
     "a bonus": ("bonus.safetensors", lambda at: checkpoint_file.save(at, {"x": np.zeros(3)}, {}, overwrite=True)),
-    "a film": ("film-seed0.gif", written_film),
+    "a video": ("video-seed0.gif", written_video),
     "a map of visits": ("visits-seed0.png", written_map),
     "returns of dreams": ("dreams.csv", written_dreams),
     "the mark of a store": ("made-store.json", written_marker),

@@ -1,4 +1,4 @@
-"""Dreamer through `made train`: when it learns, what it remembers as it acts, going on to the bit, films, refusals."""
+"""Dreamer through `made train`: when it learns, what it remembers as it acts, going on to the bit, videos, refusals."""
 
 import csv
 import dataclasses
@@ -347,5 +347,5 @@ def test_dreamer_itself_learns_on_a_grid(tmp_path):
     told = ("model_loss", "actor_loss", "value_loss", "model/ends", "entropy", "bonus", "dream/value")
     assert all(np.isfinite([line[name] for name in told]).all() for line in found) and "eval_return" in found[1]
     (known,) = dreamer_video.seeds_of(asked.run, end, 1)
-    film, returns = quick(lambda known, key: dreamer_video.predict(asked.run, known, key))(known, jax.random.key(0))
-    assert film.dtype == np.uint8 and film.shape[0] == 5 and np.isfinite(returns).all()
+    video, returns = quick(lambda known, key: dreamer_video.predict(asked.run, known, key))(known, jax.random.key(0))
+    assert video.dtype == np.uint8 and video.shape[0] == 5 and np.isfinite(returns).all()

@@ -13,7 +13,9 @@ from made.training import checkpoint, run_dir
 from made.training.control_config import control_config
 from made.training.train_run import plan_of
 
-ASKED = Train("lock-H5", "q-learning", "made-tabular", "3200", 2, set=("n_envs=4", "unroll=8"), every="320", film=False)
+ASKED = Train(
+    "lock-H5", "q-learning", "made-tabular", "3200", 2, set=("n_envs=4", "unroll=8"), every="320", video=False
+)
 
 
 @pytest.fixture(scope="module")

@@ -162,7 +162,7 @@ def predicted_rewards(
 def open_loop(
     world: WorldModel, batch: Transition, key: Key[Array, ""], context: int = 5, which: int = 0
 ) -> UInt8[Array, "T h 3w 3"]:
-    """A film of one sequence: the truth, what the model makes of it, and (model - truth + 1) / 2, side by side.
+    """A video of one sequence: the truth, what the model makes of it, and (model - truth + 1) / 2, side by side.
 
     The model sees the first `context` of T + 1 observations and then only the actions. It takes the first leaf
     of an observation that is an image; symbols are shown as shares of the largest. Choose a window within one episode.
@@ -172,7 +172,7 @@ def open_loop(
     steps = batch.reward.shape[0]
     if not images or not 1 <= context <= steps:
         raise ValueError(
-            f"open_loop films one image of an observation after 1 <= context <= {steps} observations; the leaves "
+            f"open_loop videos one image of an observation after 1 <= context <= {steps} observations; the leaves "
             f"are {[leaf.shape for leaf in leaves]} and context={context}."
         )
     batch = jax.tree.map(lambda x: x[:, which : which + 1], batch)
@@ -182,6 +182,6 @@ def open_loop(
         jax.tree.leaves(dict_obs.looked_at(observations_of(batch), world.layout.view))[images[0]],
     )
     model, truth = leaf.best(world.decoder(latents.features)[images[0]]), leaf.share(seen[:, 0])
-    film = jnp.concatenate([truth, model, (model - truth + 1) / 2], -2)[..., -3:]
-    film = film if film.shape[-1] == 3 else jnp.broadcast_to(film[..., -1:], (*film.shape[:-1], 3))
-    return (255 * jnp.clip(film, 0, 1)).astype(jnp.uint8)
+    video = jnp.concatenate([truth, model, (model - truth + 1) / 2], -2)[..., -3:]
+    video = video if video.shape[-1] == 3 else jnp.broadcast_to(video[..., -1:], (*video.shape[:-1], 3))
+    return (255 * jnp.clip(video, 0, 1)).astype(jnp.uint8)

@@ -1,4 +1,4 @@
-"""Pictures with MiniGrid's look: a state, a film of states, and a map of where an agent has been.
+"""Pictures with MiniGrid's look: a state, a video of states, and a map of where an agent has been.
 
 A tile is drawn at three times its size, shape over shape, and averaged down, as the package does it, so that a picture
 here equals the package's `env.render()`.
@@ -158,16 +158,18 @@ def seen_cells(grid: Grid, state: GridState) -> np.ndarray:
     return seen
 
 
-def film(grid: Grid, states: Iterable[GridState], path: str | Path, size: int = TILE, seconds: float = 0.15) -> Path:
+def save_gif(
+    grid: Grid, states: Iterable[GridState], path: str | Path, size: int = TILE, seconds: float = 0.15
+) -> Path:
     """States as an animated GIF, each shown for that long and the last one five times as long."""
     from PIL import Image
 
     path = Path(path)
     if path.suffix.lower() != ".gif":
-        raise ValueError(f"film writes animated GIFs, so the file must end in .gif; {path.name!r} does not.")
+        raise ValueError(f"save_gif writes animated GIFs, so the file must end in .gif; {path.name!r} does not.")
     frames = [Image.fromarray(draw(grid, state, size)) for state in states]
     if not frames:
-        raise ValueError("film needs one state or more and was given none.")
+        raise ValueError("save_gif needs one state or more and was given none.")
     shown = [round(1000 * seconds)] * (len(frames) - 1) + [round(5000 * seconds)]
     path.parent.mkdir(parents=True, exist_ok=True)
     frames[0].save(held := io.BytesIO(), "GIF", save_all=True, append_images=frames[1:], duration=shown, loop=0)

@@ -1,4 +1,4 @@
-"""What the world models of Figure 10's runs make of what happened: their films, and the returns that they expect."""
+"""What the world models of Figure 10's runs make of what happened: their videos, and the returns that they expect."""
 
 import numpy as np
 
@@ -15,12 +15,12 @@ def draw(table: Table) -> list[PaperFigure]:
     labels = [label for label in table.labels() if table.snapshots(label, "dream/paid")]
     if not labels:
         return []
-    films = {label: found[0][-1] for label in labels if (found := table.snapshots(label, "dream/film"))}
-    if films:
+    videos = {label: found[0][-1] for label in labels if (found := table.snapshots(label, "dream/film"))}
+    if videos:
         height = ROW + BELOW / len(labels)
         fig, axes = plots.figure(len(labels), 2, height=height, gridspec_kw={"width_ratios": (3, 2)})
         for label, (strip, _) in zip(labels, axes, strict=True):
-            _film(strip, films.get(label))
+            _video(strip, videos.get(label))
         fields = list(axes[:, 1])
     else:
         fig, fields = plots.panels(len(labels), height=2.2)
@@ -30,18 +30,18 @@ def draw(table: Table) -> list[PaperFigure]:
     points += "all seeds; on the dashed line they are equal."
     seen = "Left, of the first seed: a window of the replay above, below it the model, told the first five observations and "
     seen += "then the actions alone; at the first moment, the fifth, and three later ones, the last one at the end. Right: r"
-    text = (seen if films else "R") + points
+    text = (seen if videos else "R") + points
     return [PaperFigure("dmc_dreams", fig, plots.caption(fig, text))]
 
 
-def _film(ax, film: np.ndarray | None) -> None:
+def _video(ax, video: np.ndarray | None) -> None:
     """Moments [K, h, 2w, 3], the truth above the model."""
     with plots.style():
         ax.set_axis_off()
-        if film is None:
+        if video is None:
             return
-        width = film.shape[2] // 2
-        rows = [np.concatenate(list(film[:, :, at : at + width]), axis=1) for at in (0, width)]
+        width = video.shape[2] // 2
+        rows = [np.concatenate(list(video[:, :, at : at + width]), axis=1) for at in (0, width)]
         ax.imshow(np.concatenate(rows), interpolation="nearest", aspect="equal")
 
 

@@ -1,4 +1,4 @@
-"""Agents at work: the folders of `made train`, with their films, maps of visits, dreams and curves."""
+"""Agents at work: the folders of `made train`, with their videos, maps of visits, dreams and curves."""
 
 import io
 import json
@@ -16,12 +16,12 @@ from made.experiments.store import packed
 from made.experiments.store.store import UNREADABLE
 from made.training import checkpoint_file
 
-_FILM, _VISITS = "film-seed*.gif", "visits-seed*.png"
+_VIDEO, _VISITS = "video-seed*.gif", "visits-seed*.png"
 _GIF, _PNG = (b"GIF87a", b"GIF89a"), b"\x89PNG\r\n\x1a\n"
 
 
 class Agent(NamedTuple):
-    """What a run of `made train` left behind; `line` is its curve, `films` and `visits` are images by seed."""
+    """What a run of `made train` left behind; `line` is its curve, `videos` and `visits` are images by seed."""
 
     name: str
     command: str
@@ -29,9 +29,9 @@ class Agent(NamedTuple):
     bonus: str
     device: str
     line: Mapping[str, Any]
-    films: tuple[bytes, ...] = ()
+    videos: tuple[bytes, ...] = ()
     visits: tuple[bytes, ...] = ()
-    dreams: tuple[bytes, ...] = ()  # films by seed
+    dreams: tuple[bytes, ...] = ()  # videos by seed
     returns: training_curves.Returns = ()  # as its model expects them
 
 
@@ -49,7 +49,7 @@ def read(folder: Path) -> Agent | None:
 
 
 def packed_in(folder: Path) -> dict[Path, Agent]:
-    """The runs in runs.csv.gz and runs.json of a folder, by the folders that have their films and other files."""
+    """The runs in runs.csv.gz and runs.json of a folder, by the folders that have their videos and other files."""
     runs: dict[str, Any] = {}
     lines: dict[str, list[dict[str, Any]]] = {}
     try:
@@ -83,9 +83,9 @@ def _agent(folder: Path, run: Mapping[str, Any], lines: Sequence[Mapping[str, An
     line = curves.line(bonus, *seen, text=f"{text} ({folder.name})")
     device = str(session.get("cpu") if session.get("device") == "cpu" else session.get("device"))
     cores = f", {session['cpu_cores']} cores" if session.get("device") == "cpu" and "cpu_cores" in session else ""
-    films, visits = _images(folder, _FILM, _GIF), _images(folder, _VISITS, _PNG)
+    videos, visits = _images(folder, _VIDEO, _GIF), _images(folder, _VISITS, _PNG)
     dreams = _images(folder, training_curves.FILM, _GIF), training_curves.returns(folder)
-    return Agent(folder.name, command, task, text, device + cores, line, films, visits, *dreams)
+    return Agent(folder.name, command, task, text, device + cores, line, videos, visits, *dreams)
 
 
 def _images(folder: Path, pattern: str, begin: bytes | tuple[bytes, ...]) -> tuple[bytes, ...]:
@@ -127,9 +127,9 @@ def _distinct_lines(agents: Sequence[Agent]) -> list[dict[str, Any]]:
 
 
 def shown(agents: Sequence[Agent], name: str) -> str:
-    """Films and maps of all agents, then their curves and commands."""
+    """Videos and maps of all agents, then their curves and commands."""
     pictures = "".join(
-        _pictures(agent) for agent in agents if agent.films or agent.visits or agent.dreams or agent.returns
+        _pictures(agent) for agent in agents if agent.videos or agent.visits or agent.dreams or agent.returns
     )
     rows = [(agent.name, agent.task, agent.bonus, agent.line["seeds"], agent.device, agent.command) for agent in agents]
     head = ("run", "task", "bonus", "seeds", "machine", "command")
@@ -141,15 +141,15 @@ def shown(agents: Sequence[Agent], name: str) -> str:
 def _pictures(agent: Agent) -> str:
     who = f"{agent.task}, {agent.bonus}"
     parts = []
-    if agent.films:
+    if agent.videos:
         words = "One episode, acting greedily; below, what the bonus pays at each step"
-        parts.append(_film(agent.films[0], f"An episode of the trained agent: {who}", words))
+        parts.append(_video(agent.videos[0], f"An episode of the trained agent: {who}", words))
     if agent.visits:
         alt = f"Map of visits: where 32 episodes went on one fresh level, {who}"
         image = f'<img src="{html_parts.source(agent.visits[0])}" alt="{escape(alt)}">'
         parts.append(f"<figure>{image}<figcaption>Where 32 episodes went on one fresh level</figcaption></figure>")
     if agent.dreams:
-        parts.append(_film(agent.dreams[0], f"{training_curves.ALT}: {who}", training_curves.ALT))
+        parts.append(_video(agent.dreams[0], f"{training_curves.ALT}: {who}", training_curves.ALT))
     if agent.returns:
         words = "Returns of windows of the replay: what the model imagines after five observations, and what was paid"
         drawn = training_curves.scatter(agent.returns, who)
@@ -157,16 +157,16 @@ def _pictures(agent: Agent) -> str:
     return f'<article><h3>{escape(agent.bonus)}</h3><p class="soft">{escape(agent.task)}</p>{"".join(parts)}</article>'
 
 
-def _film(gif: bytes, alt: str, words: str) -> str:
-    """The first picture of a film, and a button that plays it: nothing moves unasked."""
-    image = f'<img src="{still(gif)}" data-film="{html_parts.source(gif, "gif")}" alt="{escape(alt)}">'
+def _video(gif: bytes, alt: str, words: str) -> str:
+    """The first picture of a video, and a button that plays it: nothing moves unasked."""
+    image = f'<img src="{still(gif)}" data-video="{html_parts.source(gif, "gif")}" alt="{escape(alt)}">'
     told = f'Play<span class="unseen">: {escape(alt)}</span>'
-    button = f'<button type="button" class="film" aria-pressed="false" hidden>{told}</button>'
+    button = f'<button type="button" class="video" aria-pressed="false" hidden>{told}</button>'
     return f"<figure>{image}<figcaption>{button} {words}</figcaption></figure>"
 
 
 def still(gif: bytes) -> str:
-    """The first picture of a film."""
+    """The first picture of a video."""
     from PIL import Image
 
     held = io.BytesIO()

@@ -95,7 +95,7 @@ def find(roots: Sequence[Path]) -> Found:
                 runs.setdefault(folder.resolve(), run)
             for at, run in agents.packed_in(folder).items():
                 runs.setdefault(at.resolve(), run)
-    return Found(stores, sorted(runs.values(), key=lambda run: (not run.films, run.task, run.name)), earlier)
+    return Found(stores, sorted(runs.values(), key=lambda run: (not run.videos, run.task, run.name)), earlier)
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:

@@ -33,7 +33,7 @@ def render(sections: Sequence[Section], title: str = TITLE, agents: Sequence[Age
     body = [_overview(sections)]
     body += [_section(i, one, anchor) for i, (one, anchor) in enumerate(zip(sections, anchors, strict=True))]
     if agents:
-        intro = "<p>Runs of <code>made train</code>: a film of one episode, where it goes, and how it learned.</p>"
+        intro = "<p>Runs of <code>made train</code>: a video of one episode, where it goes, and how it learned.</p>"
         body.append(f'<section id="agents"><h2>Agents at work</h2>{intro}{shown(agents, "agents-curves")}</section>')
     script = "\n".join(_asset(name) for name in _SCRIPTS)
     return _PAGE.format(

@@ -1,4 +1,4 @@
-"""What Dreamer's model makes of what happened, in the report: films that it continues, and returns that it expects."""
+"""What Dreamer's model makes of what happened, in the report: videos that it continues, and returns that it expects."""
 
 import csv
 from collections.abc import Sequence

@@ -415,11 +415,11 @@ def test_a_few_sequences_are_learnt_by_heart(fitted):
         assert errors.min() > 0 and errors[-20:].mean() < 0.1 * errors[:3].mean(), name
 
 
-def films(world, batch: Transition) -> list[np.ndarray]:
+def videos(world, batch: Transition) -> list[np.ndarray]:
     """(truth, model, difference), each [B, T + 1, h, w, 3] as shares, of every sequence after five observations."""
-    film = quick(lambda world, batch, key: open_loop(world, batch, key, 5))
+    video = quick(lambda world, batch, key: open_loop(world, batch, key, 5))
     turned = [jax.tree.map(lambda x, i=i: np.roll(x, -i, 1), batch) for i in range(batch.reward.shape[1])]
-    told = [np.asarray(film(world, one, jax.random.key(i))) for i, one in enumerate(turned)]  # of the first of each
+    told = [np.asarray(video(world, one, jax.random.key(i))) for i, one in enumerate(turned)]  # of the first of each
     assert told[0].dtype == np.uint8
     return np.split(np.stack(told) / 255.0, 3, 3)
 
@@ -434,7 +434,7 @@ def errors(truth, model) -> tuple[float, float]:
 def test_it_sees_coming_what_it_is_not_shown(fitted):
     """After five observations, four more from the actions alone: nearer to the truth than the fifth again is."""
     state, batch, _ = fitted
-    truth, model, error = films(state.world, batch)
+    truth, model, error = videos(state.world, batch)
     assert truth.shape == (6, 9, 12, 12, 3)
     shown = np.concatenate([batch.obs[:1], batch.next_obs])
     assert np.array_equal(np.round(255 * truth), np.moveaxis(shown, 1, 0))
@@ -460,7 +460,7 @@ def test_convolutions_learn_pictures_by_heart_and_what_comes_next():
         likely.append(metrics["model/image"])
     squares = -64 * 64 * 3 * math.log(math.sqrt(2 * math.pi)) - np.array(likely)
     assert squares.min() > 0 and squares[-10:].mean() < 0.1 * squares[:3].mean()
-    seen, ahead = errors(*films(state.world, batch)[:2])
+    seen, ahead = errors(*videos(state.world, batch)[:2])
     assert seen < 0.4 and ahead < 0.8
 
 

@@ -49,18 +49,18 @@ def test_a_film_has_a_frame_for_each_state(tmp_path):
 
     env, grid, state = _pair("MiniGrid-DoorKey-5x5-v0", 0, False)
     turned = state._replace(direction=np.int8((state.direction + 1) % 4))
-    path = render.film(grid, [state, turned, state], tmp_path / "new" / "turn.gif", size=16)
-    with Image.open(path) as film:
-        assert (film.n_frames, film.size) == (3, (16 * env.width, 16 * env.height))
-        film.seek(1)
-        assert np.abs(np.asarray(film.convert("RGB")).astype(int) - render.draw(grid, turned, 16)).mean() < 2
+    path = render.save_gif(grid, [state, turned, state], tmp_path / "new" / "turn.gif", size=16)
+    with Image.open(path) as video:
+        assert (video.n_frames, video.size) == (3, (16 * env.width, 16 * env.height))
+        video.seek(1)
+        assert np.abs(np.asarray(video.convert("RGB")).astype(int) - render.draw(grid, turned, 16)).mean() < 2
 
 
 @pytest.mark.parametrize(("states", "name", "word"), [(0, "a.gif", "none"), (1, "a.png", ".gif")])
 def test_a_film_of_nothing_or_to_another_format_is_refused(tmp_path, states, name, word):
     _, grid, state = _pair("MiniGrid-DoorKey-5x5-v0", 0, False)
     with pytest.raises(ValueError, match=word):
-        render.film(grid, [state] * states, tmp_path / name)
+        render.save_gif(grid, [state] * states, tmp_path / name)
 
 
 def test_a_visit_map_tints_what_was_visited_and_nothing_else():

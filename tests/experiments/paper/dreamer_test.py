@@ -66,7 +66,7 @@ def test_the_smoke_run_is_trained_and_stored_with_its_dreams(tmp_path, monkeypat
     for name in ("paid", "imagined"):
         at, (dreamt,) = table.arrays("pendulum_swingup/none", f"dream/{name}")
         assert at.tolist() == [40] and dreamt.shape == (1, dreamer_video.WINDOWS) and np.isfinite(dreamt).all()
-    assert np.ptp(dreamt) > 0 and sorted(table.array_names()) == ["dream/imagined", "dream/paid"], "no film of states"
+    assert np.ptp(dreamt) > 0 and sorted(table.array_names()) == ["dream/imagined", "dream/paid"], "no video of states"
     assert not (store.root / ".unfinished").exists()
 
 
@@ -128,10 +128,10 @@ def test_the_figure_has_a_panel_a_task_and_the_table_a_row_a_method():
     assert np.isclose(float(lines[0][-1].split()[0]), 201, atol=1)
 
 
-def remembered(seed: int, film: bool) -> dict[str, np.ndarray]:
+def remembered(seed: int, video: bool) -> dict[str, np.ndarray]:
     paid = np.arange(4.0)[None] + seed
     arrays = {"step": np.array([9]), "dream/paid": paid, "dream/imagined": paid / 2}
-    return {**arrays, "dream/film": np.full((1, 5, 8, 16, 3), seed, np.uint8)} if film else arrays
+    return {**arrays, "dream/film": np.full((1, 5, 8, 16, 3), seed, np.uint8)} if video else arrays
 
 
 @pytest.mark.parametrize("pixels", [True, False])

@@ -115,14 +115,15 @@ def test_the_switch_moves_the_curves_and_the_legend_hides_them(show, address):
 
 def test_a_film_plays_when_asked(show, address):
     page = show(address)
-    film = page.locator("#agents img[data-film]")
-    assert film.get_attribute("src").startswith("data:image/png")
-    page.click(".film")
+    video = page.locator("#agents img[data-video]")
+    assert video.get_attribute("src").startswith("data:image/png")
+    page.click(".video")
     assert (
-        film.get_attribute("src").startswith("data:image/gif") and page.get_attribute(".film", "aria-pressed") == "true"
+        video.get_attribute("src").startswith("data:image/gif")
+        and page.get_attribute(".video", "aria-pressed") == "true"
     )
-    page.click(".film")
-    assert film.get_attribute("src").startswith("data:image/png")
+    page.click(".video")
+    assert video.get_attribute("src").startswith("data:image/png")
 
 
 def test_nothing_overflows_a_phone(show, address):
@@ -156,7 +157,7 @@ def test_the_keyboard_reaches_every_control(show, address):
         "form",
         "task",
         "curves-1-x",
-        "film",
+        "video",
         "SUMMARY",
     }
     assert reached[0] == "skip" and wanted <= set(reached), wanted - set(reached)

@@ -53,12 +53,12 @@ def run_folder(folder, gif=b"", png=b"", **changes):
     rows = [(0, 100, 2.0, None), (0, 200, 4.0, 0.5), (1, 200, 6.0, 0.7), (0, 300, 8.0, 0.9)]
     lines = [dict(zip(("seed", "frames", "seconds", "return"), row, strict=True)) for row in rows]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "film-seed0.gif").write_bytes(gif)
+    (folder / "video-seed0.gif").write_bytes(gif)
     (folder / "visits-seed0.png").write_bytes(png)
     return folder
 
 
-def test_packed_runs_of_made_train_are_read_with_their_film(tmp_path, gif, png):
+def test_packed_runs_of_made_train_are_read_with_their_video(tmp_path, gif, png):
     told = {"run_id": "ab12", "description": {"command": "made train --env DoorKey-5x5 --bonus rnd --first-visit"}}
     told |= {"written": "", "provenance": {"sessions": [{"device": "cpu", "cpu": "EPYC", "cpu_cores": 2}]}}
     seen = {0: [(1, 100, 2.0, np.nan), (2, 200, 4.0, 0.5), (3, 300, 8.0, 0.9)], 1: [(2, 200, 6.0, 0.7)]}
@@ -79,13 +79,13 @@ def test_packed_runs_of_made_train_are_read_with_their_film(tmp_path, gif, png):
     assert agents.packed_in(tmp_path / "some") == {} == agents.packed_in(tmp_path)
 
 
-def test_a_run_of_made_train_is_read_with_its_film(tmp_path, gif, png):
+def test_a_run_of_made_train_is_read_with_its_video(tmp_path, gif, png):
     agent = agents.read(run_folder(tmp_path / "a", gif, png))
     assert agent is not None
     assert (agent.task, agent.bonus, agent.device) == ("DoorKey-5x5", "rnd behind the gate", "EPYC, 2 cores")
-    assert agent.films == (gif,) and agent.visits == (png,)
+    assert agent.videos == (gif,) and agent.visits == (png,)
     assert agent.line["frames"] == [200] and agent.line["seconds"] == [5.0]  # the row that both seeds have
-    assert "film" in (shown := agents.shown([agent], "x")) and shown.count("data:image/gif") == 1
+    assert "video" in (shown := agents.shown([agent], "x")) and shown.count("data:image/gif") == 1
 
 
 def test_dreams_are_shown_as_a_film_and_as_points(tmp_path, gif):
@@ -115,7 +115,7 @@ def test_dreams_are_shown_as_a_film_and_as_points(tmp_path, gif):
 
 def test_what_is_no_run_or_no_image_is_left_out(tmp_path):
     agent = agents.read(run_folder(tmp_path / "a", b"<svg onload=alert(1)>", b"<html>"))
-    assert agent is not None and agent.films == () == agent.visits
+    assert agent is not None and agent.videos == () == agent.visits
     assert agents.read(tmp_path) is None and agents.read(run_folder(tmp_path / "b", sessions=[])) is None
     assert agents.read(run_folder(tmp_path / "part", options=None)) is None, "of made run"
     with pytest.warns(UserWarning, match="Left out of the report: .*layout 1 .*train again .*commit ab12"):

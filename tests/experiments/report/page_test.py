@@ -21,7 +21,7 @@ ATTRIBUTES = set(
         r"\S+",
         """lang charset name content http-equiv class href id src width height alt scope style hidden type value checked
         for role tabindex min max step title open viewbox preserveaspectratio focusable x1 x2 y1 y2 data-verdict
-        data-part data-head data-from data-film aria-label aria-hidden aria-live aria-pressed""",
+        data-part data-head data-from data-video aria-label aria-hidden aria-live aria-pressed""",
     )
 )
 

@@ -17,7 +17,7 @@ from made.cli.train import Train
 from made.training import checkpoint, run_dir
 from made.training.backends import distributed
 
-LOCK = ["train", "--env", "lock-H5", "--agent", "q-learning", "--bonus", "made-tabular", "--seeds", "4", "--no-film"]
+LOCK = ["train", "--env", "lock-H5", "--agent", "q-learning", "--bonus", "made-tabular", "--seeds", "4", "--no-video"]
 WORDS = [*LOCK, "--set", "n_envs=4", "--set", "unroll=8", "--every", "320", "--checkpoint-every", "960"]
 
 

@@ -237,7 +237,7 @@ def test_a_policy_of_the_package_plays_in_the_compiled_grid(tmp_path, capsys, mo
         "--steps",
         "110",
     ]
-    sizes = ["--set", "n_envs=4", "--set", "unroll=10", "--every", "40", "--no-film"]
+    sizes = ["--set", "n_envs=4", "--set", "unroll=10", "--every", "40", "--no-video"]
     assert main.main([*words, *sizes, "--out", str(out)]) == 0
     found = rows(out)
     assert [line["frames"] for line in found] == [40, 80, 120] and all(np.isfinite(line["loss"]) for line in found)

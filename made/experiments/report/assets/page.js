@@ -65,15 +65,15 @@ function copying() {
   }
 }
 
-function films() {
-  for (const button of all(".film")) {
+function videos() {
+  for (const button of all(".video")) {
     const image = button.closest("figure").querySelector("img"), still = image.src, label = button.firstChild;
     button.hidden = false;
     button.addEventListener("click", () => {
       const playing = button.getAttribute("aria-pressed") !== "true";
       button.setAttribute("aria-pressed", String(playing));
       label.data = playing ? "Stop" : "Play";
-      image.src = playing ? image.dataset.film : still;
+      image.src = playing ? image.dataset.video : still;
     });
   }
 }
@@ -89,7 +89,7 @@ function scrolling() { // a stop of the Tab key only where there is something to
   for (const box of all(".scroll")) box.tabIndex = box.scrollWidth > box.clientWidth ? 0 : -1;
 }
 
-addEventListener("DOMContentLoaded", () => { theme(); contents(); filters(); copying(); films(); });
+addEventListener("DOMContentLoaded", () => { theme(); contents(); filters(); copying(); videos(); });
 addEventListener("load", scrolling);
 addEventListener("resize", scrolling);
 addEventListener("toggle", scrolling, true); // what was folded away had no width
