@@ -53,15 +53,15 @@ def test_no_flag_is_shown_with_the_value_it_has_when_it_is_not_given(name, capsy
         main.main([name, "--help"])
     told = " ".join(re.sub(r"[^\x20-\x7e]", " ", capsys.readouterr().out).split())
     assert "usage: made" in told and "default: True" not in told and "default: False" not in told
-    assert name != "train" or "--no-video --no-video: neither a video" in told
+    assert name != "train" or "--no-video --no-video: skip the video" in told
 
 
-def test_the_help_says_how_a_temperature_and_a_strength_go_together(capsys):
+def test_help_explains_bonus_coef_and_strength(capsys):
     with pytest.raises(SystemExit, match="0"):
         main.main(["train", "--help"])
     told = " ".join(re.sub(r"[^\x20-\x7e]", " ", capsys.readouterr().out).split())
-    assert "bonus coefficient: 0.01; 1.0 with --strength; on control tasks, the paper's value" in told
-    assert "scale the bonus to this total per full-length episode; --bonus-coef multiplies the result" in told
+    assert "bonus coefficient; default 0.01, 1.0 with --strength, and the paper's value on control tasks" in told
+    assert "total per full-length episode in units of the largest return; --bonus-coef multiplies it" in told
 
 
 def test_bash_completes_commands(capsys, tmp_path):
