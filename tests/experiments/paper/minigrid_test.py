@@ -98,7 +98,7 @@ def test_methods_of_a_task_are_compared_over_the_frames_that_all_had():
     """MADE alone has 90 million: that decides claim 18, and counts neither for nor against the others."""
     long = table_of({"ObstructedMaze-2Dlhb": dict.fromkeys(minigrid_returns.MADES, 300)}, LONG)
     short = table_of({"ObstructedMaze-2Dlhb": {m: NEVER for m in GOOD if m not in minigrid_returns.MADES}}, SHORT)
-    both = short.beside(long, [f"ObstructedMaze-2Dlhb/{method}" for method in GOOD])
+    both = short.joined(long, [f"ObstructedMaze-2Dlhb/{method}" for method in GOOD])
     assert shared.budget(both, "ObstructedMaze-2Dlhb") == shared.frames(np.array(SHORT * shared.EVERY))
     assert shared.to_solve(both, "ObstructedMaze-2Dlhb/made").reached == 0, "within what the others had"
     assert "ObstructedMaze-2Dlhb made and made/gated within 92M" in minigrid_returns.made_solves_all(both).observed
