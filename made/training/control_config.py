@@ -156,6 +156,7 @@ class DreamerConfig(ControlConfig):
 def control_config(env: str, agent: str, bonus: str, bonus_coef: Schedule | None = None) -> ControlConfig:
     """The run of those names with the paper's settings, at the paper's bonus coefficient unless one is given."""
     who = make_agent(agent)
+    make_bonus(bonus, "dreamer" if isinstance(who, Dreamer) else "off_policy")  # raises for an unknown name
     if bonus_coef is None and from_elsewhere(bonus) and bonus != "none":
         raise ValueError(
             f"No bonus coefficient is known for {bonus} on control tasks: pass one, such as --bonus-coef 0.05."

@@ -153,7 +153,7 @@ def touched_leaves(call: Callable, arrays: Sequence[Array], *given: Any, changes
     """What `call(arrays, *given)` touches; with `changes` it gives back the whole list.
 
     >>> touched_leaves(lambda x: [x[0], x[1] + x[2], x[2], x[3]], [jax.numpy.ones(2)] * 4, changes=True)
-    Touched(changed=[1], read=[2])
+    TouchedLeaves(changed=[1], read=[2])
     """
     traced = jax.make_jaxpr(lambda arrays: call(arrays, *given))(list(arrays)).jaxpr
     ins, outs = traced.invars, traced.outvars
