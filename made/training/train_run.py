@@ -131,21 +131,21 @@ def run_plan(plan: TrainPlan, out: Path | None, devices: int, session: Session) 
             require_dir(out, "--out")
         programs = stack.enter_context(_backend(plan, devices, session.report))
         if out is None:
-            begun = TrainState(programs.place(programs.begin(programs.runs, programs.seeds)), 0, 0.0)
-            return train_session(plan, programs, begun, None, None, session)
+            started = TrainState(programs.place(programs.begin(programs.runs, programs.seeds)), 0, 0.0)
+            return train_session(plan, programs, started, None, None, session)
         stack.enter_context(run_dir.lock_run_dir(out))
         held = run_dir.read_run(out, plan.configuration)
-        begun = train_loop.restore_or_init(plan, programs, out)
-        if begun.update < plan.run.iterations:
-            return train_session(plan, programs, begun, out, held, session)
+        started = train_loop.restore_or_init(plan, programs, out)
+        if started.update < plan.run.iterations:
+            return train_session(plan, programs, started, out, held, session)
         session.report(f"{out} holds this run, finished; a larger --steps goes on with it.")
-        return begun
+        return started
 
 
 def train_session(
     plan: TrainPlan,
     programs: Any,
-    begun: TrainState,
+    started: TrainState,
     out: Path | None,
     held: dict[str, Any] | None,
     session: Session,
@@ -153,22 +153,22 @@ def train_session(
 ) -> TrainState:
     """Train from a state to the last update, with metrics, checkpoints and progress."""
     each = plan.frames_per_update
-    frames, last = begun.update * each, plan.run.iterations * each
+    frames, last = started.update * each, plan.run.iterations * each
     if session.steps is not None and session.steps != last:
         session.report(f"an update takes {each:,} frames, so {session.steps:,} steps are rounded up to {last:,}.")
-    if begun.update:
+    if started.update:
         session.report(f"going on with {out} from frame {frames:,}.")
     writers: list[Writer] = []
     try:
         if out is not None:
-            train_loop.record_session(plan, out, held, session.command, begun.update, session.options)
+            train_loop.record_session(plan, out, held, session.command, started.update, session.options)
             writers.append(JSONL(out / run_dir.METRICS))
         writers += session.loggers(frames)
         if not session.progress:
-            return loop(plan, programs, begun, out, writers, lambda lines: None)
+            return loop(plan, programs, started, out, writers, lambda lines: None)
         panel = Panel(last, len(plan.seeds), frames)
         with panel.shown():
-            return loop(plan, programs, begun, out, writers, panel.row)
+            return loop(plan, programs, started, out, writers, panel.row)
     finally:
         for writer in writers:
             writer.close()

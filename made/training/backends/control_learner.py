@@ -84,12 +84,14 @@ class StepBuffer:
         """Drop all steps."""
         self._steps = []
 
-    def stored(self, store: Callable[[list[Array], Transition], list[Array]], leaves: list[Array], whole: bool) -> Any:
-        """The leaves after full chunks are stored. With `whole` the remaining steps follow, one by one."""
+    def stored(
+        self, store: Callable[[list[Array], Transition], list[Array]], leaves: list[Array], all_steps: bool
+    ) -> Any:
+        """The leaves after full chunks are stored. With `all_steps` the remaining steps follow, one by one."""
         while len(self._steps) >= self.many:
             first, self._steps = self._steps[: self.many], self._steps[self.many :]
             leaves = store(leaves, jax.tree.map(lambda *x: np.concatenate(x, self._axis), *first))
-        while whole and self._steps:
+        while all_steps and self._steps:
             leaves = store(leaves, self._steps.pop(0))
         return leaves
 
@@ -220,7 +222,7 @@ class ControlLearner:
         return self._bursts(programs.call, *given) if self._copies else programs.call(*given)
 
     def _stored(self, i: int, leaves: list[Array], all_steps: bool) -> list[Array]:
-        """The leaves of the i-th state once steps that wait are in its replay: whole stretches, or all of them."""
+        """The leaves of the i-th state once steps that wait are in its replay: full chunks, or all of them."""
         programs, time = self.programs, int(self.as_lanes)
 
         def store(leaves: list[Array], steps: Transition) -> list[Array]:
