@@ -32,7 +32,7 @@ REFUSED = {
     "few neighbours": (
         [*RE3, "--set", "batch=1"],
         "k=50 needs more of them than batch=1 windows of replay.length=50, 50 in all: add --set batch=2 or more, or "
-        "--set bonus.bonus.k=49 or less",
+        "--set bonus.bonus.bonus.k=49 or less",
     ),
     "no window": ([*CONTROL, "--set", "replay.length=0"], "A window has at least 1 step, got length=0: Dreamer v1"),
     "no such noise": ([*CONTROL, "--set", "agent.noise=-1"], "Dreamer takes a number of at least 0 as noise, got -1.0"),
@@ -73,9 +73,9 @@ def test_it_is_refused_in_a_sentence_and_leaves_nothing_behind(case, capsys, tmp
 
 
 def test_the_settings_that_the_sentence_on_neighbours_names_are_taken():
-    for enough in (("batch=2",), ("batch=1", "bonus.bonus.k=49")):
+    for enough in (("batch=2",), ("batch=1", "bonus.bonus.bonus.k=49")):
         run = building.build("pendulum_swingup", "dreamer", "re3", False, None, None, enough[::-1])
-        assert run.bonus.bonus.capacity == run.batch * 50  # type: ignore[union-attr]
+        assert run.bonus.bonus.bonus.capacity == run.batch * 50  # type: ignore[union-attr]
 
 
 OUT_OF_RANGE = {
@@ -114,7 +114,7 @@ def test_numbers_out_of_range_are_refused_and_the_edges_are_not(agent):
     for name, numbers in OUT_OF_RANGE[agent].items():
         for x in numbers:
             with pytest.raises(
-                ValueError, match=rf"{agent.__name__} takes a number .* as {name}, got {x}: .* is usual"
+                ValueError, match=rf"{agent.__name__} takes a number.* as {name}, got {x}: .* is usual"
             ):
                 agent(**{name: x})
     for numbers in EDGES[agent]:

@@ -1,47 +1,13 @@
 """Around a back end whose workers do not see the store: the driver holds the claims, and runs come home as bytes."""
 
 import contextlib
-import tempfile
 from collections import deque
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Self
 
-from made.experiments.executors.job_format import JobDone, JobResult, SweepJob, WorkerLost, group_of
+from made.experiments.executors.job_format import JobDone, JobResult, SweepJob, WorkerLost, group_of, place
 from made.experiments.executors.ray_cluster import Ray
 from made.experiments.store.job_lock import LockOwner, locked
-from made.experiments.store.store import Job, RunExists, Store
-
-NAMES = ("run.json", "metrics.csv", "arrays.safetensors")
-
-
-def pack(folder: Path) -> dict[str, bytes]:
-    """The files of a run folder."""
-    return {name: (folder / name).read_bytes() for name in NAMES if (folder / name).is_file()}
-
-
-def place(files: Mapping[str, bytes], job: Job, run_id: str, store: Store) -> bool:
-    """Put a run that arrived into the store; False where it is there already.
-
-    It is read first as the store would read it, in a folder of its own: what is damaged, or is another run than the
-    one that was asked for, never comes near the store.
-    """
-    if odd := [name for name in files if name not in NAMES or not isinstance(files[name], bytes)]:
-        raise ValueError(f"A run of {job.label} seed {job.seed} arrived with {odd[0]!r}, which no run has.")
-    with tempfile.TemporaryDirectory(prefix="made-parcel-") as folder:
-        looked_at = Store(folder)
-        looked_at.put(files, looked_at.folder(job, run_id))
-        if not looked_at.has(job, run_id):
-            raise ValueError(f"A run of {job.label} seed {job.seed} arrived damaged: {looked_at.problems[-1]}.")
-        (run,) = looked_at.runs(job.experiment, job.scale)
-        if (run["experiment"], run["scale"]) != (job.experiment, job.scale):
-            raise ValueError(f"A run of {run['experiment']} arrived for a job of {job.experiment}.")
-    try:
-        store.put(files, store.folder(job, run_id))
-    except RunExists:
-        return False
-    return True
-
+from made.experiments.store.store import Store
 
 ELSEWHERE = "carry"  # a token that no seal has: the worker is not to look for the store
 

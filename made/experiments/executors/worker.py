@@ -11,8 +11,7 @@ import threading
 import time
 from collections.abc import Iterable
 
-from made.experiments.executors import run_transfer
-from made.experiments.executors.job_format import JobDone, JobResult, SweepJob, group_of, seal, task_of, to_text
+from made.experiments.executors.job_format import JobDone, JobResult, SweepJob, group_of, pack, seal, task_of, to_text
 from made.experiments.scheduler import run_group
 from made.experiments.store.store import Store
 from made.training.compile_cache import use_compilation_cache
@@ -60,7 +59,7 @@ def _carried(task: SweepJob) -> tuple[tuple[JobDone, ...], tuple[dict[str, bytes
         group, own = group_of(task), Store(folder)
         run_group(group, own)
         folders = [own.folder(planned.job, planned.id) for planned in group.jobs]
-        return tuple(JobDone(*job, "made") for job in task.jobs), tuple(map(run_transfer.pack, folders))
+        return tuple(JobDone(*job, "made") for job in task.jobs), tuple(map(pack, folders))
 
 
 def answer(text: str) -> tuple[str, list[dict[str, bytes]]]:

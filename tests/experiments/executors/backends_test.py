@@ -138,7 +138,7 @@ def test_a_job_that_another_sweep_has_is_reported_and_with_wait_done_when_it_is_
 
 
 def test_an_error_is_a_reason_not_a_retry_and_leaves_no_half_run(tmp_path, capsys, monkeypatch):
-    calls, execute = [], sys.modules["made.experiments.scheduler"].execute
+    calls, execute = [], sys.modules["made.experiments.scheduler"].run_batch
 
     def fails_first(*words):
         calls.append(1)

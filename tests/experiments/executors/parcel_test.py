@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from made.experiments.executors import run_transfer
+from made.experiments.executors import job_format
 from made.experiments.store.store import Job, Scale, Store
 
 JOB, ID = Job("lock", "vi/made", 3, Scale.SMOKE), "ab12"
@@ -15,14 +15,14 @@ JOB, ID = Job("lock", "vi/made", 3, Scale.SMOKE), "ab12"
 def packed(tmp_path):
     rows = {"step": np.arange(3), "return": np.array([0.0, np.nan, 1.0])}
     arrays = {"step": np.arange(3), "q": np.ones((3, 2), np.float32)}
-    return run_transfer.pack(Store(tmp_path / "there").write(JOB, ID, {"bonus": "MADE"}, rows, arrays))
+    return job_format.pack(Store(tmp_path / "there").write(JOB, ID, {"bonus": "MADE"}, rows, arrays))
 
 
 def test_a_run_arrives_as_it_was_packed_and_once(packed, tmp_path):
     store = Store(tmp_path / "here")
-    assert run_transfer.place(packed, JOB, ID, store)
-    assert store.has(JOB, ID) and run_transfer.pack(store.folder(JOB, ID)) == packed
-    assert not run_transfer.place(packed, JOB, ID, store), "the second is not stored"
+    assert job_format.place(packed, JOB, ID, store)
+    assert store.has(JOB, ID) and job_format.pack(store.folder(JOB, ID)) == packed
+    assert not job_format.place(packed, JOB, ID, store), "the second is not stored"
 
 
 def of_another_experiment(files):
@@ -45,5 +45,5 @@ def of_another_experiment(files):
 def test_what_is_damaged_or_foreign_is_refused(packed, tmp_path, change, message):
     store = Store(tmp_path / "here")
     with pytest.raises(ValueError, match=message):
-        run_transfer.place(change(packed), JOB, ID, store)
+        job_format.place(change(packed), JOB, ID, store)
     assert not (tmp_path / "here").exists()

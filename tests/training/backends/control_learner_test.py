@@ -16,11 +16,11 @@ def step(i, lanes=()):
     return Transition(numbers, numbers, numbers, numbers, numbers, numbers)
 
 
-def stored(waiting, whole):
+def stored(waiting, all_steps):
     """The rewards of each call that stores."""
     calls = []
     keep = lambda leaves, steps: [*leaves, calls.append(np.squeeze(steps.reward).tolist())]  # noqa: E731
-    assert len(waiting.stored(keep, [], whole)) == len(calls)
+    assert len(waiting.stored(keep, [], all_steps)) == len(calls)
     return calls
 
 
@@ -28,19 +28,19 @@ def test_whole_stretches_are_stored_together_and_the_rest_one_by_one_in_their_or
     waiting = StepBuffer(3, axis=0)
     for i in range(8):
         waiting.add(step(i))
-    assert stored(waiting, whole=False) == [[0, 1, 2], [3, 4, 5]]
-    assert stored(waiting, whole=False) == []
-    assert stored(waiting, whole=True) == [6, 7]
+    assert stored(waiting, all_steps=False) == [[0, 1, 2], [3, 4, 5]]
+    assert stored(waiting, all_steps=False) == []
+    assert stored(waiting, all_steps=True) == [6, 7]
     waiting.add(step(9))
     waiting.clear()
-    assert stored(waiting, whole=True) == []
+    assert stored(waiting, all_steps=True) == []
 
 
 def test_lanes_are_put_together_along_time():
     waiting = StepBuffer(2, axis=1)
     for i in range(2):
         waiting.add(step(i, lanes=(2,)))
-    assert stored(waiting, whole=False) == [[[0, 1], [0, 1]]]
+    assert stored(waiting, all_steps=False) == [[[0, 1], [0, 1]]]
 
 
 def test_arrays_are_copied_when_they_are_others_and_only_those_named():
