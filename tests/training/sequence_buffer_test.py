@@ -236,7 +236,7 @@ def test_neighbours_of_re3_are_the_batch_itself():
     far = np.sort(np.linalg.norm(points[:, None] - points, axis=-1), -1)[:, 2]
     assert np.allclose(quick(bonus.reward)(state, batches[1]).reshape(-1), far, atol=1e-4)
     chosen = make_bonus("re3", "dreamer", steps=100)
-    assert (chosen.bonus.k, chosen.bonus.capacity, chosen.bonus.on) == (50, 100, "next_obs")
+    assert (chosen.bonus.bonus.k, chosen.bonus.bonus.capacity, chosen.bonus.bonus.on) == (50, 100, "next_obs")
     with pytest.raises(ValueError, match="Did you mean 'made-released'"):
         make_bonus("made-release", "dreamer")
 
@@ -256,15 +256,22 @@ AS_RELEASED = {
     "rnd": {"": "Normalized", "bonus": "ReleasedRND", "bonus.fit": _RND},
     "re3": {
         "": "Normalized",
-        "bonus": "RE3",
-        "bonus.embedding": 50,
-        "bonus.k": 50,
-        "bonus.capacity": 2500,
-        "bonus.on": "next_obs",
-        "bonus.log": False,
-        "bonus.released": True,
+        "bonus": "FromBatch",
+        "bonus.bonus": "RE3",
+        "bonus.bonus.embedding": 50,
+        "bonus.bonus.k": 50,
+        "bonus.bonus.capacity": 2500,
+        "bonus.bonus.on": "next_obs",
+        "bonus.bonus.log": False,
+        "bonus.bonus.released": True,
     },
-    "re3-released": {"": "Re3ReleaseNormalized", "bonus": "RE3", "bonus.k": 50, "bonus.capacity": 2500},
+    "re3-released": {
+        "": "Re3ReleaseNormalized",
+        "bonus": "FromBatch",
+        "bonus.bonus": "RE3",
+        "bonus.bonus.k": 50,
+        "bonus.bonus.capacity": 2500,
+    },
     "made": {
         "": "MADE",
         "cover": "Normalized",
@@ -272,7 +279,7 @@ AS_RELEASED = {
         "cover.bonus.fit": _RND,
         "recent": "Standardized",
         "recent.density.window": 1000,
-        "recent.density.density": "VAE",
+        "recent.density": "VAE",
     },
     "made-released": {"": "MADE", **_RELEASED},
     "cover-at-made": {
