@@ -39,7 +39,7 @@ def test_every_scale_is_dreamer_in_steps_of_the_environment(scale):
         assert (trial.iterations * repeat, trial.every * repeat) == (budget.steps, budget.every)
         assert trial.task.pixels == (scale in (Scale.GPU, Scale.PAPER))  # type: ignore[attr-defined]
         if method == "re3":
-            near, steps = trial.bonus.bonus, trial.batch * trial.replay.length  # type: ignore[attr-defined]
+            near, steps = trial.bonus.bonus.bonus, trial.batch * trial.replay.length  # type: ignore[attr-defined]
             assert near.capacity == steps
             assert near.k / steps == pytest.approx(50 / 2500, rel=0.1), "the same share of a batch lies within"
         if method.startswith("made"):
