@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+from curves import draw, record
 from stable_baselines3 import PPO
 
-from examples.curves import draw, record
 from made.adapters.sb3 import BonusVecEnv
 from made.adapters.sb3_minigrid import VIEW_POLICY, grid_envs
 from made.bonuses import MADE, FirstVisit, make_bonus

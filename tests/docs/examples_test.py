@@ -24,8 +24,10 @@ LONGEST = {"cleanrl_ppo_made": 150}  # a whole agent in one file, as CleanRL's a
 
 def run_example(name: str, *words: str):
     """What the example's main returns, called with the words of a command line. It is run in this process."""
-    main = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["main"]
-    return main(list(words)) if words else main()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "examples"))  # as for a script
+        main = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["main"]
+        return main(list(words)) if words else main()
 
 
 @functools.cache
@@ -45,7 +47,7 @@ def only(space: dict, kind: type) -> type:
 
 
 def test_examples_are_short_and_each_is_tested():
-    files = sorted((ROOT / "examples").glob("*.py"))
+    files = sorted(set((ROOT / "examples").glob("*.py")) - {ROOT / "examples" / "curves.py"})  # which they import
     assert all(len(file.read_text("utf-8").splitlines()) <= LONGEST.get(file.stem, 60) for file in files)
     tested = set(re.findall(r"run_example\(\n? *\"(\w+)\"", Path(__file__).read_text("utf-8")))
     assert {file.stem for file in files} == tested

@@ -113,9 +113,7 @@ EDGES = {
 def test_numbers_out_of_range_are_refused_and_the_edges_are_not(agent):
     for name, numbers in OUT_OF_RANGE[agent].items():
         for x in numbers:
-            with pytest.raises(
-                ValueError, match=rf"{agent.__name__} takes a number.* as {name}, got {x}: .* is usual"
-            ):
+            with pytest.raises(ValueError, match=rf"{agent.__name__} takes a number.* as {name}, got {x}: .* is usual"):
                 agent(**{name: x})
     for numbers in EDGES[agent]:
         agent(**numbers)
