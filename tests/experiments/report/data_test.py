@@ -59,14 +59,15 @@ def run_folder(folder, gif=b"", png=b"", **changes):
 
 
 def test_packed_runs_of_made_train_are_read_with_their_video(tmp_path, gif, png):
-    told = {"run_id": "ab12", "description": {"command": "made train --env DoorKey-5x5 --bonus rnd --first-visit"}}
+    options = {"env": "DoorKey-5x5", "bonus": "rnd", "first_visit": True}
+    told = {"run_id": "ab12", "description": {"format": 2, "command": "made train", "options": options}}
     told |= {"written": "", "provenance": {"sessions": [{"device": "cpu", "cpu": "EPYC", "cpu_cores": 2}]}}
     seen = {0: [(1, 100, 2.0, np.nan), (2, 200, 4.0, 0.5), (3, 300, 8.0, 0.9)], 1: [(2, 200, 6.0, 0.7)]}
     names = ("step", "frames", "seconds", "return")
     columns = {
         seed: dict(zip(names, map(np.array, zip(*rows, strict=True)), strict=True)) for seed, rows in seen.items()
     }
-    other = {**told, "description": {"command": "made run"}}
+    other = {**told, "description": {"format": 2, "command": "made run", "options": None}}
     runs = [Record("a", seed, rows, run=told) for seed, rows in columns.items()]
     packed.write(tmp_path / "some" / "runs", [*runs, Record("b", 0, columns[0], run=other)])
     folder = run_folder(tmp_path / "some" / "a", gif, png)
