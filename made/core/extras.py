@@ -15,7 +15,7 @@ def needs(who: str, extra: str, *libraries: str) -> Iterator[None]:
     >>> with needs("made.adapters.sb3", "sb3", "no_such_library"):
     ...     import no_such_library
     Traceback (most recent call last):
-    made.core.extras.MissingExtra: made.adapters.sb3 needs no_such_library: pip install 'made-rl[sb3]'.
+    made.core.extras.MissingExtra: made.adapters.sb3 needs no_such_library: pip install -e ".[sb3]" in the checkout of made.
     """
     try:
         yield
@@ -23,7 +23,7 @@ def needs(who: str, extra: str, *libraries: str) -> Iterator[None]:
         name = (error.name or "").partition(".")[0]
         if name not in libraries:
             raise
-        raise MissingExtra(f"{who} needs {name}: pip install 'made-rl[{extra}]'.", name=name) from None
+        raise MissingExtra(f"{who} needs {name}: {install(extra)}.", name=name) from None
 
 
 def install(extra: str = "") -> str:

@@ -137,7 +137,7 @@ def test_states_come_too_and_a_traceback_names_the_task(suite):
         workers.step(np.ones((1, 1)))
     with WorkerPool(STATES, [3]) as ended:
         pass
-    with pytest.raises(ValueError, match="called after close: make new Workers"):
+    with pytest.raises(ValueError, match="called after close: make new WorkerPool"):
         ended.step(np.ones((1, 1)))
 
 
@@ -177,7 +177,7 @@ def test_a_process_that_is_killed_is_named_and_the_others_end(others):
 
 def test_the_script_of_the_page_on_control_runs_as_printed(drawn, tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "control.md").read_text("utf-8")
-    (script,) = (text for text in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "Workers(" in text)
+    (script,) = (text for text in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "WorkerPool(" in text)
     path = tmp_path / "script.py"
     path.write_text(script + "        print(step.frame.shape)\n", "utf-8")
     assert subprocess.check_output([sys.executable, path], text=True).strip() == "(4, 100, 100, 3)"
