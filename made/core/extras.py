@@ -12,10 +12,10 @@ class MissingExtra(ModuleNotFoundError, ValueError):
 def needs(who: str, extra: str, *libraries: str) -> Iterator[None]:
     """Import optional libraries inside this block: where one of them is missing, the error names the extra.
 
-    >>> with needs("made.adapters.sb3", "sb3", "no_such_library"):
+    >>> with needs("A plug-in", "sb3", "no_such_library"):
     ...     import no_such_library
     Traceback (most recent call last):
-    made.core.extras.MissingExtra: made.adapters.sb3 needs no_such_library: pip install -e ".[sb3]" in the checkout of made.
+    made.core.extras.MissingExtra: A plug-in needs no_such_library: pip install -e ".[sb3]" in the checkout of made.
     """
     try:
         yield

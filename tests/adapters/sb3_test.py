@@ -336,7 +336,7 @@ def test_without_the_extra_an_import_says_what_to_install(name, monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)
     for module in [module for module in sys.modules if module.startswith("made.adapters.sb3")]:
         monkeypatch.delitem(sys.modules, module)
-    with pytest.raises(ImportError, match=r"needs stable_baselines3: pip install 'made-rl\[sb3\]'") as caught:
+    with pytest.raises(ImportError, match=r"needs stable_baselines3: pip install -e \"\.\[sb3\]\"") as caught:
         importlib.import_module(f"made.adapters.{name}")
     assert isinstance(caught.value, ValueError)
 
@@ -344,7 +344,7 @@ def test_without_the_extra_an_import_says_what_to_install(name, monkeypatch):
 def test_the_package_s_tasks_say_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "minigrid", None)
     for make in (grid_envs, package_envs):
-        with pytest.raises(ImportError, match=r"needs minigrid: pip install 'made-rl\[grid\]'"):
+        with pytest.raises(ImportError, match=r"needs minigrid: pip install -e \"\.\[grid\]\""):
             make("MiniGrid-Empty-5x5-v0", 2)
 
 
