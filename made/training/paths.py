@@ -44,7 +44,7 @@ def require_file(path: Path, option: str) -> None:
         raise ValueError(f"{path} is a folder, not a file: give another one with {option}.")
     if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe: a record is put in its place
         raise ValueError(f"{path} is no plain file: give another one with {option}.")
-    probe = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")  # as `saving.replace` writes it
+    probe = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")  # as `safe_files.write_atomic` writes it
     with _as_it_was(path.parent):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

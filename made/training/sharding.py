@@ -109,14 +109,14 @@ def gathered(tree: PyTree, mesh: Mesh | None) -> PyTree:
 
 
 def compile_begin(mesh: Mesh | None, where: PyTree) -> Any:
-    """`lanes.begin` as a compiled function of (lanes, seeds). Over several processes its state is born in its place."""
+    """Compile `compiled_envs.begin` as a function of (lanes, seeds). With several processes its state is sharded."""
     if mesh is None or jax.process_count() == 1:
         return jax.jit(compiled_envs.begin, compiler_options=options(0))
     return jax.jit(compiled_envs.begin, out_shardings=where, compiler_options=options(0))
 
 
 def compile_advance(runs: RunConfig, like: RunState, mesh: Mesh | None) -> jax.stages.Compiled:
-    """`lanes.advance` for states of these shapes, ready to be called."""
+    """`compiled_envs.advance` for states of these shapes, ready to be called."""
     shapes = (jax.eval_shape(lambda x: x, runs), like, jax.ShapeDtypeStruct((), "int32"))
     if mesh is None:
         program = jax.jit(compiled_envs.advance, compiler_options=options(1))
@@ -139,7 +139,7 @@ def _per_device(body, mesh: Mesh, spread: int, *rest: PartitionSpec):
 
 
 def examiner(episodes: int, mesh: Mesh | None):
-    """`lanes.examine` as a compiled function of (lanes, state, seeds)."""
+    """`compiled_envs.evaluate_seeds` as a compiled function of (lanes, state, seeds)."""
     examine = functools.partial(compiled_envs.evaluate_seeds, episodes=episodes)
     if mesh is not None and mesh.shape[ENVS] == 1:
         examine = _per_device(examine, mesh, 3)

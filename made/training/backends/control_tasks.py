@@ -177,7 +177,7 @@ class ControlBackend:
         return state._replace(learners=jax.device_put(state.learners), carries=jax.device_put(state.carries))
 
     def advance(self, run: Any, state: ControlState, n: Any) -> tuple[ControlState, compiled_envs.LogRecord]:
-        """n actions of every seed, and what they measured: `lanes.advance` for control tasks."""
+        """n actions of every seed, and what they measured: `compiled_envs.advance` for control tasks."""
         del run
         with self._close_on_error():
             return self._advance(state, int(n))
@@ -206,7 +206,7 @@ class ControlBackend:
         return after, compiled_envs.LogRecord({**walk.tally.means(), **scalars}, bad)  # type: ignore
 
     def examine(self, run: Any, state: ControlState, seeds: PyTree) -> Metrics:
-        """Whole episodes of each seed by the mean action, in environments of their own: `lanes.examine` for control."""
+        """Evaluate every seed over whole episodes with the mean action, as `compiled_envs.evaluate_seeds` does."""
         del run, seeds
         k, each = int(state.k), range(self.plan.episodes)
         seeds = [seed_for(seed, k, _JUDGED, i) for seed in self.plan.seeds for i in each]

@@ -147,7 +147,7 @@ def train(
     writers: Sequence[Writer],
     show: Callable[..., None],
 ) -> TrainState:
-    """`session.train` in step with the other processes: all gather the state where it is due, the first saves it."""
+    """`train_loop.train` in step with the other processes: all gather the state where it is due, the first saves it."""
 
     def keep(plan: TrainPlan, train_state: TrainState, out: Path, writers: Sequence[Writer]) -> None:
         whole = train_state._replace(state=sharding.gathered(train_state.state, all_of.mesh))

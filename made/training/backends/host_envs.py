@@ -27,7 +27,7 @@ _APART = 0x686F7374  # sets the seeds of evaluations apart from those of trainin
 
 
 def prepare(plan: TrainPlan, count: int = 1) -> Backend:
-    """What `session.train` runs. The programs are compiled at the first update; nothing is spread over devices."""
+    """What `train_loop.train` runs. The programs are compiled at the first update; nothing is spread over devices."""
     if count != 1:
         raise ValueError(f"--devices {count} spreads compiled environments; tasks of other libraries take --devices 1.")
     runs, seeds = compiled_envs.replicate(plan.run, len(plan.seeds)), jnp.asarray(plan.seeds, jnp.uint32)
@@ -38,7 +38,7 @@ def prepare(plan: TrainPlan, count: int = 1) -> Backend:
 
 
 def begin(runs: RunConfig, seeds: Int[Array, " L"]) -> RunState:
-    """The state of each seed before its first update, leaves [L, ...]: `lanes.begin` for hosts."""
+    """The state of each seed before its first update, leaves [L, ...]: `compiled_envs.begin` for hosts."""
     return jax.vmap(lambda run, seed: start(run, jax.random.key(seed)))(runs, seeds)
 
 
@@ -97,7 +97,7 @@ class Hosts:
         return state, compiled_envs.accumulate(sums, measured, state.k)
 
     def advance(self, runs: RunConfig, state: RunState, n: Int[Array, ""]) -> tuple[RunState, compiled_envs.LogRecord]:
-        """n updates of one seed after the other, and what they measured: `lanes.advance` for hosts."""
+        """n updates of one seed after the other, and what they measured: `compiled_envs.advance` for hosts."""
         k, every, checks = int(state.k[0]), self.plan.run.every, self.plan.checkpoint_every
         fresh = k != self.at or k // checks > (k - every) // checks  # a checkpoint was written here
         each = []
@@ -125,7 +125,7 @@ class Hosts:
         return state, self._row(run, state, sums)  # type: ignore[arg-type]
 
     def examine(self, runs: RunConfig, state: RunState, seeds: PyTree) -> Metrics:
-        """Each seed on levels whose seeds training never uses, without exploration: `lanes.examine` for hosts."""
+        """Evaluate every seed on levels that training never uses, as `compiled_envs.evaluate_seeds` does."""
         del runs, seeds
         found = []
         for lane, seed in enumerate(self.plan.seeds):
