@@ -198,7 +198,7 @@ class Store:
         >>> Store(tempfile.mkdtemp()).unfinished("dmc", "ab12-s0").parts[-3:]
         ('.unfinished', 'dmc', 'ab12-s0')
         """
-        _demand_name("experiment", experiment)
+        _demand_name("an experiment", experiment)
         _demand_name("name", name)
         self.mark()  # or the next command would take this for a folder of something else
         return self.root / _UNFINISHED / experiment / name
@@ -212,12 +212,12 @@ class Store:
         return [folder.name for folder in _visible(self.root)]
 
     def _scale(self, experiment: str, scale: Scale | str) -> Path:
-        _demand_name("experiment", experiment)
+        _demand_name("an experiment", experiment)
         return self.root / experiment / Scale(scale).value
 
     def folder(self, job: Job, run_id: str) -> Path:
         """Where a run stands, or would."""
-        _demand_name("run-id", run_id)
+        _demand_name("a run id", run_id)
         if job.seed < 0:
             raise ValueError(f"Seeds are whole numbers from 0 on, but the job has seed {job.seed!r}.")
         return self._scale(job.experiment, job.scale) / _escaped(job.label) / f"{run_id}-s{job.seed}"
@@ -328,7 +328,7 @@ def _escaped(label: str) -> str:
 
 def _demand_name(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} cannot be an {what}: use letters, digits, '.', '_', '+' and '-' only.")
+        raise ValueError(f"{name!r} cannot be {what}: use letters, digits, '.', '_', '+' and '-' only.")
 
 
 def _visible(folder: Path) -> list[Path]:

@@ -219,8 +219,9 @@ def write_csv(columns: Mapping[str, np.ndarray]) -> str:
 
 def read_csv(text: str, kinds: Mapping[str, str]) -> dict[str, np.ndarray]:
     """The columns of `write_csv`, given the number type of each in the order of the header."""
-    header, *lines, end = text.split("\n")
-    if header.split(",") != list(kinds) or end or not set(kinds.values()) <= {"int64", "float32", "float64"}:
+    header, *lines = text.split("\n")
+    whole = bool(lines) and lines.pop() == ""  # the last line ends with a line break too
+    if header.split(",") != list(kinds) or not whole or not set(kinds.values()) <= {"int64", "float32", "float64"}:
         raise ValueError("The CSV text lacks the columns that were recorded for it, or was cut short.")
     rows = [line.split(",") for line in lines]
     if any(len(row) != len(kinds) for row in rows):

@@ -261,7 +261,7 @@ def test_runs_take_another_id_and_description(store):
     assert packed.relabel_ids(after, "lock", "smoke", back) == 0, "once only"
     with pytest.raises(ValueError, match=r"Two runs of 'vi/made' have id cd34"):
         packed.relabel_ids(after, "lock", "smoke", {"vi/made": ("ab12", "cd34", {})})
-    with pytest.raises(ValueError, match=r"'../x' cannot be an run-id"):
+    with pytest.raises(ValueError, match=r"'../x' cannot be a run id"):
         packed.relabel_ids(after, "lock", "smoke", {"vi/made": ("ab12", "../x", {})})
     assert all_same(before, Store(store.root))
 

@@ -111,22 +111,22 @@ def test_any_label_comes_back(store, label):
 
 
 @pytest.mark.parametrize(
-    ("job", "run_id"),
+    ("job", "run_id", "message"),
     [
-        (JOB._replace(experiment="../lock"), "ab12"),
-        (JOB._replace(experiment=""), "ab12"),
-        (JOB, "../../ab"),
-        (JOB, ".tmp"),
-        (JOB._replace(seed=-1), "ab12"),
-        (JOB._replace(label=""), "ab12"),
-        (JOB._replace(label="x" * 300), "ab12"),
-        (JOB._replace(scale="huge"), "ab12"),
+        (JOB._replace(experiment="../lock"), "ab12", "'../lock' cannot be an experiment"),
+        (JOB._replace(experiment=""), "ab12", "'' cannot be an experiment"),
+        (JOB, "../../ab", "'../../ab' cannot be a run id"),
+        (JOB, ".tmp", "'.tmp' cannot be a run id"),
+        (JOB._replace(seed=-1), "ab12", "seed -1"),
+        (JOB._replace(label=""), "ab12", "label is empty"),
+        (JOB._replace(label="x" * 300), "ab12", "too long a folder name"),
+        (JOB._replace(scale="huge"), "ab12", "Unknown scale 'huge'"),
     ],
 )
-def test_bad_names_are_refused_before_anything_is_written(store, job, run_id):
-    with pytest.raises(ValueError):
+def test_bad_names_are_refused_before_anything_is_written(store, job, run_id, message):
+    with pytest.raises(ValueError, match=message):
         write(store, job, run_id)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=message):
         store.has(job, run_id)
     assert not store.root.exists()
 
