@@ -81,7 +81,7 @@ def main(name: str, argv: list[str] | None = None) -> int:
 
 
 def as_text(measured: list[Measure]) -> str:
-    """The measures as a Markdown table, as docs/benchmarks.md has them."""
+    """The measures as a Markdown table."""
     lines = ["| what | measured | beside | ratio | goal | met |", "|---|---|---|---|---|---|"]
     for row in measured:
         beside = "" if row.baseline is None else f"{row.baseline:,.4g} {row.unit}"
