@@ -123,7 +123,7 @@ class Choose:
     replace: Flag = False  # write over settings that were taken over before
 
     def main(self) -> int:
-        from made.experiments import experiments, runner, search_results
+        from made.experiments import experiments, runner, types
 
         searches = [name for name, one in experiments().items() if one.search is not None]
         store = _store(self.out)
@@ -133,7 +133,7 @@ class Choose:
         table, why = runner.load(one, store)
         if not table.labels():
             raise ValueError(f"There is nothing to choose from in {self.out}: {why}.")
-        taken = search_results.take(one.experiment.search, table, one.scale, self.replace)
+        taken = types.take_settings(one.experiment.search, table, one.scale, self.replace)
         for task, of in taken.items():
             print(f"{task}: {', '.join(f'{method} {setting}' for method, setting in of.items())}")
         if lack := runner.not_run(one, table):

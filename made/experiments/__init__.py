@@ -1,4 +1,4 @@
-"""Experiments: a module of `made.experiments.paper` that defines `EXPERIMENT` is one and is found by its file."""
+"""Experiments: every `Experiment` that a module of `made.experiments.paper` defines is found by its file."""
 
 import functools
 import importlib
@@ -16,8 +16,7 @@ def experiments() -> dict[str, Experiment]:
     found = {}
     for module in pkgutil.iter_modules(paper.__path__):
         loaded = importlib.import_module(f"{paper.__name__}.{module.name}")
-        if hasattr(loaded, "EXPERIMENT"):
-            found[loaded.EXPERIMENT.name] = loaded.EXPERIMENT
+        found |= {one.name: one for one in vars(loaded).values() if isinstance(one, Experiment)}
     return dict(sorted(found.items(), key=lambda item: min((claim.number for claim in item[1].claims), default=10**6)))
 
 

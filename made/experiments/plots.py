@@ -1,7 +1,6 @@
-"""Pictures of tables: curves, estimates and heat maps in one style, with one colour for a method everywhere.
+"""Figures of tables: curves, estimates and heat maps in one style, with one color for a method everywhere.
 
-No global state of matplotlib is touched: figures are made by `figure`, drawn on by the functions below
-and written by `save`, all under the same settings. Matplotlib is imported on first use.
+No global state of matplotlib is touched, and it is imported on first use.
 """
 
 import io
@@ -18,7 +17,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from made.core import safe_files
-from made.experiments.palette import few_colours
 from made.experiments.statistics import CensoredTimes, Statistic, interval, n_seeds_text
 from made.experiments.store.table import Table
 from made.training.paths import make_dir
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 COLUMN, PAGE = 3.4, 6.9  # inches: the width of one column and of the text of a page
+PALETTE_SIZE, EXACT = 256, 128  # colours of a saved PNG, and how many of them are the commonest, kept exactly
 _SOLID, _DASH, _DOT, _MIX = "-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5))
 
 
@@ -71,8 +70,7 @@ COLOURS: dict[str, Style] = {
     "dreamer": Style("Dreamer", _BLACK, _MIX, "*"),
     "rad": Style("RAD", _GREY, _SOLID, "x"),
 }
-# For the variants of one method, in the order they are drawn.
-CYCLE = (_RED, _BLUE, _GREEN, _ORANGE, _PURPLE, _SKY, _BLACK)
+CYCLE = (_RED, _BLUE, _GREEN, _ORANGE, _PURPLE, _SKY, _BLACK)  # for the variants of one method
 # Paul Tol's muted colours less those close to the above: for methods that the table does not name.
 _OTHERS = ("#332288", "#88CCEE", "#117733", "#999933", "#DDCC77", "#882255", "#AA4499")
 
@@ -80,8 +78,8 @@ _OTHERS = ("#332288", "#88CCEE", "#117733", "#999933", "#DDCC77", "#882255", "#A
 def style_of(name: str) -> Style:
     """The look of a method, the same in every figure.
 
-    A variant, "made/B=1000", is a shade of its method's colour, darker for a larger number. A name that
-    is not in `COLOURS` has a look drawn from its letters, so it too never changes.
+    A variant, "made/B=1000", is a shade of its method's color, darker for a larger number. The look of a name that is
+    not in `COLOURS` follows from its letters.
 
     >>> style_of("made").colour == style_of("pg+made").colour, style_of("made/B=1000").text
     (True, 'MADE, B=1000')
@@ -101,9 +99,11 @@ def style_of(name: str) -> Style:
     return Style(name, _OTHERS[digest % len(_OTHERS)], line, "osD^vP"[digest // 28 % 6])
 
 
-def settings() -> dict[Any, Any]:
-    """The settings of matplotlib that make the style; letters are never smaller than 8 points."""
-    return {
+def style() -> Any:
+    """A context in which matplotlib draws in the style; every function here enters it. No text is below 8 points."""
+    import matplotlib
+
+    settings: dict[Any, Any] = {
         "font.family": "DejaVu Sans", "font.size": 8, "axes.titlesize": 9, "axes.labelsize": 8,
         "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8, "figure.titlesize": 10,
         "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6,
@@ -112,13 +112,7 @@ def settings() -> dict[Any, Any]:
         "legend.frameon": False, "legend.handlelength": 2.6, "image.cmap": "viridis",
         "figure.facecolor": "white", "savefig.facecolor": "white", "svg.hashsalt": "made",
     }  # fmt: skip
-
-
-def style() -> Any:
-    """A context in which matplotlib draws in the style; every function here enters it by itself."""
-    import matplotlib
-
-    return matplotlib.rc_context(settings())
+    return matplotlib.rc_context(settings)
 
 
 def figure(
@@ -151,6 +145,14 @@ def leftmost(ax: "Axes") -> bool:
     return (place := ax.get_subplotspec()) is None or place.is_first_col()
 
 
+def band(
+    ax: "Axes", x: ArrayLike, middle: ArrayLike, low: ArrayLike, high: ArrayLike, look: Style, **options: Any
+) -> None:
+    """Draw a line and the area between two others, in the look of a method; the options are those of `Axes.plot`."""
+    ax.plot(x, middle, **{"color": look.colour, "linestyle": look.line, "label": look.text} | options)
+    ax.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
+
+
 def curves(
     ax: "Axes",
     table: Table,
@@ -159,13 +161,11 @@ def curves(
     names: Mapping[str, str],
     statistic: str | Statistic = "iqm",
     rng: np.random.Generator | None = None,
-    level: float = 0.95,
 ) -> None:
     """Draw one curve a label: the statistic over seeds, shaded by its bootstrap interval.
 
-    `names` maps labels to the names of methods, which give colour and legend. The line breaks where a
-    seed has no value, and one seed has no shade. Without a generator one with seed 0 is used, so the same
-    table draws the same picture.
+    `names` maps labels to the names of methods, which give color and legend. The line breaks where a seed has no value,
+    and one seed has no shade. The default generator has seed 0.
     """
     rng = rng or np.random.default_rng(0)
     with style():
@@ -175,22 +175,15 @@ def curves(
             whole = ~np.isnan(values).any(axis=0)
             line, low, high = np.full((3, len(steps)), np.nan)
             if whole.any():
-                found = interval(values[:, whole], statistic, rng, level=level)
+                found = interval(values[:, whole], statistic, rng)
                 line[whole], low[whole], high[whole] = found[:3]
             every = max(1, len(steps) // 8)
             marks = {"marker": look.marker, "markevery": (every * i // len(labels), every)}  # staggered
-            ax.plot(steps, line, color=look.colour, linestyle=look.line, label=look.text, **marks)
-            ax.fill_between(steps, low, high, color=look.colour, alpha=0.18, linewidth=0)
+            band(ax, steps, line, low, high, look, **marks)
         ax.margins(x=0.01)
 
 
-def bars(
-    ax: "Axes",
-    values: Mapping[str, ArrayLike | CensoredTimes],
-    statistic: str | Statistic = "iqm",
-    rng: np.random.Generator | None = None,
-    level: float = 0.95,
-) -> None:
+def bars(ax: "Axes", values: Mapping[str, ArrayLike | CensoredTimes], rng: np.random.Generator | None = None) -> None:
     """Draw a row for each method: every seed as a small dot, the estimate and its bootstrap interval.
 
     `values` maps names of methods to [n_seeds], or to `CensoredTimes`: the estimate is then the median, an interval
@@ -201,9 +194,9 @@ def bars(
         for row, (name, given) in enumerate(values.items()):
             look = style_of(name)
             if isinstance(given, CensoredTimes):
-                found, seen, cut = given.median(rng, level=level), given.times, given.censored
+                found, seen, cut = given.median(rng), given.times, given.censored
             else:
-                found, seen = interval(given, statistic, rng, level=level), np.asarray(given)
+                found, seen = interval(given, "iqm", rng), np.asarray(given)
                 cut = np.zeros(len(seen), bool)
             above = row - 0.26 + 0.04 * (np.arange(len(seen)) % 5 - 2)  # spread, so that equal seeds show
             dots = {"color": look.colour, "linestyle": "none", "markersize": 4}
@@ -222,17 +215,11 @@ def bars(
 
 
 def heatmap(
-    ax: "Axes",
-    matrix: ArrayLike,
-    *,
-    limits: tuple[float, float] | None = None,
-    log: bool = False,
-    bar: str | None = None,
+    ax: "Axes", matrix: ArrayLike, *, limits: tuple[float, float] | None = None, log: bool = False
 ) -> "AxesImage":
     """Draw a matrix [rows, columns], its first row on top; NaN is left grey.
 
-    `limits` fixes the colour scale (see `shared_limits`), `log` makes it logarithmic (values of 0 are
-    grey too), and `bar` is the title of a colour bar, None for no bar.
+    `limits` fixes the color scale (see `shared_limits`), and `log` makes it logarithmic (values of 0 are grey too).
     """
     from matplotlib.colors import LogNorm, Normalize
 
@@ -246,8 +233,6 @@ def heatmap(
         scale = LogNorm(low, high) if log else Normalize(low, high)
         image = ax.imshow(shown, norm=scale, aspect="auto", interpolation="nearest")
         ax.grid(visible=False)
-        if bar is not None:
-            ax.figure.colorbar(image, ax=ax, label=bar)
     return image
 
 
@@ -276,15 +261,7 @@ def legend(fig: "Figure", columns: int = 4) -> None:
         fig.legend(list(once.values()), list(once), **place)
 
 
-def caption(
-    fig: "Figure",
-    text: str,
-    *,
-    seeds: int | Sequence[int] | None = None,
-    scale: str | None = None,
-    statistic: str = "iqm",
-    level: float = 0.95,
-) -> str:
+def caption(fig: "Figure", text: str, *, seeds: int | Sequence[int] | None = None, statistic: str = "iqm") -> str:
     """Write a caption under the figure that says what the lines and shades are; returns it.
 
     `seeds` is how many there are for each label; where labels differ, the several numbers.
@@ -293,13 +270,13 @@ def caption(
     if seeds is not None:
         counts = [seeds] if isinstance(seeds, int) else seeds
         what = {"iqm": "Interquartile mean"}.get(statistic, statistic.capitalize())
-        spread = f"{what} over {n_seeds_text(counts)} with {level:.0%} bootstrap intervals."
+        spread = f"{what} over {n_seeds_text(counts)} with 95% bootstrap intervals."
         parts.append(spread if max(counts) > 1 else "One seed, so no interval.")
-    whole = " ".join([*parts, f"Scale:\u00a0{scale}."] if scale is not None else parts)
     with style():
         width = int(fig.get_figwidth() * 17.5)  # characters of 8 points to the inch
-        fig.supxlabel("\n".join(textwrap.wrap(whole, width)), x=0.01, ha="left", fontsize=8, color="#444444")
-    return whole
+        lines = textwrap.wrap(words := " ".join(parts), width)
+        fig.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=8, color="#444444")
+    return words
 
 
 def log_axis(ax: "Axes", which: str = "x") -> None:
@@ -322,14 +299,12 @@ def png(fig: "Figure", dpi: int = 200) -> bytes:
 
 
 def save(fig: "Figure", path: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Write `path`.png, in few colours, and `path`.svg, each whole or not at all, with no date in them; both paths."""
+    """Write `path`.png, in few colors, and `path`.svg, each atomically and without a date; returns both paths."""
     stem = Path(path)
     make_dir(stem.parent, "--to")
-    files = {"png": few_colours(png(fig)), "svg": _bytes(fig, "svg", metadata={"Date": None})}
-    written = []
-    for suffix, content in files.items():
-        written.append(safe_files.write_atomic(stem.parent / f"{stem.name}.{suffix}", content))
-    return written[0], written[1]
+    svg = _bytes(fig, "svg", metadata={"Date": None})
+    written = safe_files.write_atomic(stem.parent / f"{stem.name}.png", few_colours(png(fig)))
+    return written, safe_files.write_atomic(stem.parent / f"{stem.name}.svg", svg)
 
 
 def _bytes(fig: "Figure", kind: str, **options: Any) -> bytes:
@@ -345,3 +320,29 @@ def _shade(colour: str, depth: float) -> str:
     light, dark = 0.35 * parts + 0.65 * 255, 0.45 * parts
     mixed = light + (parts - light) * 2 * depth if depth < 0.5 else parts + (dark - parts) * (2 * depth - 1)
     return "#" + "".join(f"{round(part):02X}" for part in mixed)
+
+
+def few_colours(png: bytes) -> bytes:
+    """The image with a palette of 256 colors, a third of the size; the same bytes for the same image.
+
+    The commonest colors, which fill lines, bands and the cells of a map, stay exact; rarer ones, at the edges of lines
+    and letters, become the nearest of the palette.
+    """
+    from PIL import Image
+
+    with Image.open(io.BytesIO(png)) as opened:
+        pixels = np.asarray(opened.convert("RGB"))
+    packed = pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    codes, inverse, counts = np.unique(packed, return_inverse=True, return_counts=True)
+    colors = palette = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], -1).astype(np.uint8)
+    if len(colors) > PALETTE_SIZE:
+        order = np.argsort(-counts, kind="stable")
+        others = Image.fromarray(colors[order[EXACT:]][None]).quantize(PALETTE_SIZE - EXACT, dither=Image.Dither.NONE)
+        rest = np.array(others.getpalette(), np.uint8).reshape(-1, 3)[: PALETTE_SIZE - EXACT]
+        palette = np.concatenate([colors[order[:EXACT]], rest])
+    x, y = colors.astype(np.float32), palette.astype(np.float32)
+    nearest = np.argmin((y**2).sum(-1) - 2 * x @ y.T, -1).astype(np.uint8)
+    reduced = Image.frombytes("P", pixels.shape[1::-1], nearest[inverse].tobytes())
+    reduced.putpalette(palette.tobytes())
+    reduced.save(buffer := io.BytesIO(), "PNG", optimize=True)
+    return buffer.getvalue()

@@ -1,10 +1,12 @@
 """Pictures: the lines are the estimates, a method has one look, files are the same each time."""
 
+import io
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from made.experiments import plots
 from made.experiments.statistics import CensoredTimes, interval, iqm
@@ -34,7 +36,7 @@ def drawn(table: Table):
     plots.step_axis(axes[0, 0])
     plots.bars(axes[0, 1], {"made": table.final("vi/made", "return")}, rng=np.random.default_rng(1))
     plots.legend(fig)
-    plots.caption(fig, "An example.", seeds=6, scale="smoke")
+    plots.caption(fig, "An example.", seeds=6)
     return fig, axes
 
 
@@ -94,9 +96,7 @@ def test_heat_maps_share_a_scale_and_leave_nothing_grey_unsaid():
     assert plots.shared_limits([np.full((2, 2), 3.0)]) == (3.0, 6.0)
     fig, axes = plots.figure(1, 2)
     limits = plots.shared_limits(matrices, log=True)
-    images = [
-        plots.heatmap(ax, m, limits=limits, log=True, bar="visits") for ax, m in zip(axes[0], matrices, strict=True)
-    ]
+    images = [plots.heatmap(ax, m, limits=limits, log=True) for ax, m in zip(axes[0], matrices, strict=True)]
     assert {image.get_clim() for image in images} == {(1.0, 100.0)}
     assert images[0].get_array().mask.tolist() == [[True, False], [False, False]]
     plots.png(fig)
@@ -141,8 +141,8 @@ def test_letters_are_legible(table):
 
 def test_captions_say_what_is_drawn():
     fig, _ = plots.figure()
-    many = plots.caption(fig, "Returns.", seeds=20, scale="small")
-    assert many == "Returns. Interquartile mean over 20 seeds with 95% bootstrap intervals. Scale:\u00a0small."
+    many = plots.caption(fig, "Returns.", seeds=20)
+    assert many == "Returns. Interquartile mean over 20 seeds with 95% bootstrap intervals."
     assert "Median over 5 to 20 seeds" in plots.caption(fig, "", seeds=[20, 5, 7], statistic="median")
     assert "One seed, so no interval." in plots.caption(fig, "", seeds=1)
 
@@ -197,3 +197,31 @@ assert "matplotlib.pyplot" not in sys.modules, "pyplot imported"
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def as_png(pixels):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def pixels_of(png):
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
+
+
+def test_a_picture_of_few_colours_is_not_changed():
+    few = np.random.default_rng(0).choice(np.array([[0, 0, 0], [255, 255, 255], [213, 94, 0]], np.uint8), (40, 60))
+    np.testing.assert_array_equal(pixels_of(plots.few_colours(as_png(few))), few)
+
+
+def test_the_commonest_colours_stay_and_the_others_become_near_ones_in_less_room():
+    x = np.broadcast_to(np.arange(256, dtype=np.uint8), (128, 256))
+    common = np.stack([x // 4 * 4, 255 - x // 4 * 4, x // 64 * 40], -1).astype(np.uint8)  # 64 stripes
+    noise = np.random.default_rng(1).integers(0, 40, (16, 256, 3), np.uint8)
+    many = np.concatenate([common, noise])
+    less = plots.few_colours(as_png(many))
+    found = pixels_of(less)
+    assert less == plots.few_colours(as_png(many)) and len(less) < len(as_png(many))
+    np.testing.assert_array_equal(found[:128], many[:128])
+    assert len(np.unique(found.reshape(-1, 3), axis=0)) <= 256
+    assert 0 < np.abs(found - many)[128:].mean() < 8

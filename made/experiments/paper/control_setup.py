@@ -19,11 +19,11 @@ from made.bonuses.release.release_rnd import ReleasedRND
 from made.bonuses.release.release_vae import ReleasedVAE
 from made.bonuses.rnd import RND
 from made.core.schedules import Schedule
-from made.experiments.search_results import read
 from made.experiments.statistics import CensoredTimes, time_to_threshold
 from made.experiments.store.partial_runs import progress_text
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Table
+from made.experiments.types import read_settings
 from made.training.bonus_coefs import BONUS_COEFS, bonus_coef_for
 from made.training.control_config import ControlConfig, control_config
 
@@ -163,7 +163,7 @@ def sized(bonus: Any, capacity: int, width: int) -> Any:
 
 def chosen(task: str, scale: Scale) -> dict[str, float]:
     """The bonus coefficient that the search of this scale chose for each method; empty where there was none."""
-    return read(CHOSEN).get(named(scale), {}).get(task, {})
+    return read_settings(CHOSEN).get(named(scale), {}).get(task, {})
 
 
 def evaluations(table: Table, label: str) -> tuple[np.ndarray, np.ndarray]:

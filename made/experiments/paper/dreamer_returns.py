@@ -1,15 +1,16 @@
-"""Figure 10: Dreamer with each bonus on DeepMind Control, at the paper's bonus coefficients."""
+"""Figure 10: Dreamer with each bonus on DeepMind Control, at the paper's bonus coefficients, and its models' predictions."""
 
 import dataclasses
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from made.bonuses.re3 import RE3
 from made.core.config import override
 from made.core.trial import Trial
 from made.experiments import plots
-from made.experiments.paper import control_returns, dreamer_predictions
+from made.experiments.paper import control_returns
 from made.experiments.paper import control_setup as shared
 from made.experiments.paper import control_verdicts as claims
 from made.experiments.store.store import Scale
@@ -33,6 +34,8 @@ PUBLISHED_RE3 = {
 }
 STRONG = ("cheetah_run_sparse", "hopper_hop", "pendulum_swingup")  # where the text says that MADE does well
 GAPS = {"re3": 100.0, "none": 250.0}  # how far MADE is above them on Hopper, as printed
+_MODEL_AXES = ("paid", "imagined")
+ROW, BELOW = 1.5, 0.9  # inches: a method, and what the words under the figure take
 RE3_ROOM = 2500  # until the batch is known, which is what its neighbours are
 
 
@@ -164,8 +167,53 @@ def draw(table: Table) -> list[PaperFigure]:
     seeds = [len(table.seeds(one)) for one in table.labels()]
     return [
         PaperFigure("dmc_dreamer", fig, plots.caption(fig, text, seeds=seeds, statistic="mean")),
-        *dreamer_predictions.draw(table),
+        *draw_predictions(table),
     ]
+
+
+def draw_predictions(table: Table) -> list[PaperFigure]:
+    """A row for each method of whose model something was kept; nothing where there is none."""
+    labels = [label for label in table.labels() if table.snapshots(label, "dream/paid")]
+    if not labels:
+        return []
+    videos = {label: found[0][-1] for label in labels if (found := table.snapshots(label, "dream/film"))}
+    if videos:
+        height = ROW + BELOW / len(labels)
+        fig, axes = plots.figure(len(labels), 2, height=height, gridspec_kw={"width_ratios": (3, 2)})
+        for label, (strip, _) in zip(labels, axes, strict=True):
+            _video(strip, videos.get(label))
+        fields = list(axes[:, 1])
+    else:
+        fig, fields = plots.panels(len(labels), height=2.2)
+    for label, ax in zip(labels, fields, strict=True):
+        _returns(ax, table, label)
+    points = "eturns of windows of the replay after five observations, as paid with the bonus and as the model expects them, "
+    points += "all seeds; on the dashed line they are equal."
+    seen = "Left, of the first seed: a window of the replay above, below it the model, told the first five observations and "
+    seen += "then the actions alone; at the first moment, the fifth, and three later ones, the last one at the end. Right: r"
+    text = (seen if videos else "R") + points
+    return [PaperFigure("dmc_dreams", fig, plots.caption(fig, text))]
+
+
+def _video(ax, video: np.ndarray | None) -> None:
+    """Moments [K, h, 2w, 3], the truth above the model."""
+    with plots.style():
+        ax.set_axis_off()
+        if video is None:
+            return
+        width = video.shape[2] // 2
+        rows = [np.concatenate(list(video[:, :, at : at + width]), axis=1) for at in (0, width)]
+        ax.imshow(np.concatenate(rows), interpolation="nearest", aspect="equal")
+
+
+def _returns(ax, table: Table, label: str) -> None:
+    """Imagined against paid returns, a point a window."""
+    paid, imagined = (np.concatenate([x[-1] for x in table.snapshots(label, f"dream/{name}")]) for name in _MODEL_AXES)
+    low, high = (float(pick(np.concatenate([paid, imagined]))) for pick in (np.min, np.max))
+    with plots.style():
+        ax.plot((low, high), (low, high), color="#888888", linewidth=0.6, linestyle="--")
+        ax.plot(paid, imagined, linestyle="", marker="o", markersize=2.5, alpha=0.6)
+    plots.title(ax, label, x=_MODEL_AXES[0], y=_MODEL_AXES[1])
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:

@@ -20,10 +20,10 @@ from made.bonuses.release.release_rnd import ReleasedRND, made_released
 from made.core import Bonus
 from made.envs.minigrid import make_grid
 from made.experiments.paper.minigrid_methods import FAMILY, IMPACT, Family
-from made.experiments.search_results import read
 from made.experiments.statistics import CensoredTimes, time_to_threshold
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Table
+from made.experiments.types import read_settings
 from made.training.on_policy import RunConfig
 
 ALL_TASKS = 12  # of BeBold's list, which Figure 7 most likely shows
@@ -164,7 +164,7 @@ def chosen(task: str, method: str, scale: Scale) -> dict[str, float]:
 
     Where there was none: at scale gpu that of HARDER or of the task in NEAREST, at others the default.
     """
-    found = read(CHOSEN).get(scale.value, {}).get(task, {})
+    found = read_settings(CHOSEN).get(scale.value, {}).get(task, {})
     if method in found or scale != Scale.GPU:
         return found.get(method, DEFAULT)
     if task in HARDER:

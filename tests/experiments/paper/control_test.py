@@ -22,7 +22,7 @@ from made.cli import main as cli
 from made.core.config import config_id, to_dict
 from made.core.trial import TimeLimitReached
 from made.envs.control import rendering
-from made.experiments import resumable, runner, search_results
+from made.experiments import resumable, runner
 from made.experiments.paper import (
     control_buffer,
     control_returns,
@@ -35,7 +35,7 @@ from made.experiments.report import collect
 from made.experiments.scheduler import plan, sweep
 from made.experiments.store.store import Job, Scale, Store
 from made.experiments.store.table import Record, Table
-from made.experiments.types import Experiment
+from made.experiments.types import Experiment, read_settings, take_settings
 from made.training import progress, sharding, signals, train_loop
 from made.training.backends import control_tasks
 from made.training.control_config import ControlConfig
@@ -581,17 +581,17 @@ def test_the_search_takes_the_temperature_with_the_highest_return_and_keeps_othe
     monkeypatch.setattr(control_setup, "CHOSEN", tmp_path / "chosen.json")
     curves = {"hopper_hop/rnd/tau=0.1": [1, 9], "hopper_hop/rnd/tau=1": [6, 6], "hopper_hop/made/tau=0.1": [2, 2]}
     search = control_search.EXPERIMENT.search
-    search_results.take(search, made_up(curves), Scale.SMALL)
-    search_results.take(search, made_up({"hopper_hop/made/tau=3": [1, 1]}), Scale.GPU)
+    take_settings(search, made_up(curves), Scale.SMALL)
+    take_settings(search, made_up({"hopper_hop/made/tau=3": [1, 1]}), Scale.GPU)
     small = {"hopper_hop": {"rnd": 1.0, "made": 0.1}}
     assert json.loads((tmp_path / "chosen.json").read_text()) == {"small": small, "gpu": {"hopper_hop": {"made": 3.0}}}
 
     other = made_up({"hopper_hop/rnd/tau=5": [1, 1], "pendulum_swingup/re3/tau=1": [1, 1]})
     with pytest.raises(ValueError, match=r"hopper_hop/rnd 1\.0 in place of 5\.0.*--replace"):
-        search_results.take(search, other, Scale.SMALL)
-    assert search_results.read(control_setup.CHOSEN)["small"] == small, "nothing was written"
-    search_results.take(search, other, Scale.DEMO, replace=True)  # has the budgets of small
-    assert search_results.read(control_setup.CHOSEN)["small"] == {
+        take_settings(search, other, Scale.SMALL)
+    assert read_settings(control_setup.CHOSEN)["small"] == small, "nothing was written"
+    take_settings(search, other, Scale.DEMO, replace=True)  # has the budgets of small
+    assert read_settings(control_setup.CHOSEN)["small"] == {
         "hopper_hop": {"rnd": 5.0, "made": 0.1},
         "pendulum_swingup": {"re3": 1.0},
     }
@@ -600,10 +600,10 @@ def test_the_search_takes_the_temperature_with_the_highest_return_and_keeps_othe
 @pytest.mark.parametrize(("name", "folder"), [("dmc_search", "dmc"), ("minigrid_search", "minigrid")])
 def test_what_was_chosen_is_what_the_recorded_searches_choose(name, folder, monkeypatch, tmp_path, capsys):
     module = {"dmc_search": control_setup, "minigrid_search": minigrid_setup}[name]
-    kept = search_results.read(module.CHOSEN)
+    kept = read_settings(module.CHOSEN)
     monkeypatch.setattr(module, "CHOSEN", tmp_path / "chosen.json")
     assert cli.main(["choose", name, "--out", str(RESULTS / folder)]) == 0
-    assert search_results.read(tmp_path / "chosen.json") == kept
+    assert read_settings(tmp_path / "chosen.json") == kept
     assert "made" in capsys.readouterr().out
 
 

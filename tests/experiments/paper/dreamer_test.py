@@ -8,7 +8,7 @@ from experiments.paper.control_test import made_up
 
 from made.bonuses.replay_data import recent_window
 from made.experiments import runner
-from made.experiments.paper import control_setup, control_verdicts, dreamer_predictions, dreamer_returns
+from made.experiments.paper import control_setup, control_verdicts, dreamer_returns
 from made.experiments.store.store import Scale, Store
 from made.experiments.store.table import Record, Table
 from made.experiments.types import Verdict
@@ -139,11 +139,11 @@ def test_dreams_have_a_row_a_method_with_the_points_of_all_seeds(pixels):
     labels = [f"hopper_hop/{method}" for method in ("none", "made", "re3")]
     blank = {"step": np.arange(1, 3), "eval_return": np.zeros(2)}
     kept = [Record(x, i, blank, remembered(i, pixels and not i), {}) for x in labels[:2] for i in range(2)]
-    (drawing,) = dreamer_predictions.draw(Table([*kept, Record(labels[2], 0, blank)]))
+    (drawing,) = dreamer_returns.draw_predictions(Table([*kept, Record(labels[2], 0, blank)]))
     fields = [ax for ax in drawing.figure.axes if ax.get_title()]
     assert [ax.get_title() for ax in fields] == labels[:2], "no row for what kept nothing"
     assert [len(ax.lines[1].get_xdata()) for ax in fields] == [8, 8]
     strips = [ax.images[0].get_array() for ax in drawing.figure.axes if ax.images]
     assert [x.shape for x in strips] == [(16, 40, 3)] * (2 if pixels else 0)
     assert drawing.caption.startswith("Left" if pixels else "Returns")
-    assert dreamer_predictions.draw(Table([Record(labels[2], 0, blank)])) == []
+    assert dreamer_returns.draw_predictions(Table([Record(labels[2], 0, blank)])) == []
