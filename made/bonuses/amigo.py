@@ -1,6 +1,7 @@
 """Adversarially motivated intrinsic goals: a teacher sets goals that the policy can just about reach."""
 
 import math
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -13,6 +14,8 @@ from made.bonuses.embedding import he_scaled
 from made.core import Bonus, EpisodeMemory, EpisodeNote, Space, Spec, Transition, dict_obs, trees
 from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, check_numbers
 from made.nets.fit import Fit, FitState, with_prefix
+
+BLOCK = 128  # outcomes that the teacher learns from at a time
 
 
 class GoalSpace(NamedTuple):
@@ -78,8 +81,8 @@ class Teacher(eqx.Module):
 
 
 def _applied(layer: eqx.nn.Conv2d | eqx.nn.Linear, x: Array) -> Array:
-    """The layer of one image [w, h, c], or of one vector."""
-    return nets.convolve(layer, x) if isinstance(layer, eqx.nn.Conv2d) else layer(x)
+    """The layer of one image [w, h, c], or of one vector. Products, since lanes would make grouped convolutions."""
+    return nets.convolve(layer, x, products=True) if isinstance(layer, eqx.nn.Conv2d) else layer(x)
 
 
 class Pursuit(NamedTuple):
@@ -192,7 +195,7 @@ class AMIGo(Bonus):
         told, over, good, earned = self._outcomes(state, batch)
         weight = over / jnp.maximum(over.sum(), 1.0)
 
-        def loss(teacher: Teacher, items, key):
+        def loss(teacher: Teacher, items):
             seen, goal, weight, earned = items
             logits, worth = jax.vmap(teacher)(seen)
             logs = jax.nn.log_softmax(logits)
@@ -203,7 +206,8 @@ class AMIGo(Bonus):
             return gained + fitted - self.entropy * spread, {"entropy": spread}
 
         items = (*trees.flatten_leading((told.seen, told.goal), 2), weight, earned)
-        teacher, metrics = self.fit.fit(loss, state.teacher, items, key)
+        summed = lambda teacher, items, key: _sum_over_outcomes(loss, teacher, items, items[2] > 0)  # noqa: E731
+        teacher, metrics = self.fit.fit(summed, state.teacher, items, key)
         teacher = trees.select(over.any(), teacher, state.teacher)  # without an outcome there is nothing to learn
         target, streak = self._harder(state, over, good)
         told_of = {"target": target, "reached": jnp.mean(told.flag), "paid": jnp.sum(weight * earned)}
@@ -226,3 +230,25 @@ class AMIGo(Bonus):
         row = wins - at_last_miss
         rise = (row.max() >= self.patience) & (state.target < self.furthest)
         return jnp.where(rise, state.target + 1.0, state.target), jnp.where(rise, 0.0, row[-1])
+
+
+def _sum_over_outcomes(loss: Callable, teacher: Teacher, items: PyTree, decided: Bool[Array, " m"]) -> tuple:
+    """A loss that is a sum over items, and its metrics, computed on the decided items alone, `BLOCK` at a time.
+
+    Few steps of a batch decide a goal. A while loop has no reverse mode: it also sums the gradient, and the result is
+    the value plus a term that is zero and has this gradient.
+    """
+    size, params = min(BLOCK, decided.size), jax.lax.stop_gradient(teacher)
+    order = jnp.nonzero(decided, size=-(-decided.size // size) * size, fill_value=decided.size)[0]
+
+    def block(i):
+        at = jax.lax.dynamic_slice_in_dim(order, i * size, size)
+        part = jax.tree.map(lambda x: x.at[at].get(mode="fill", fill_value=0), items)
+        return jax.value_and_grad(loss, has_aux=True)(params, part)
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(block, 0))
+    more = lambda carry: carry[0] * size < decided.sum()  # noqa: E731
+    step = lambda carry: (carry[0] + 1, jax.tree.map(jnp.add, carry[1], block(carry[0])))  # noqa: E731
+    _, ((value, metrics), gradient) = jax.lax.while_loop(more, step, (0, zeros))
+    linear = jax.tree.reduce(jnp.add, jax.tree.map(jnp.vdot, gradient, teacher))
+    return value + linear - jax.lax.stop_gradient(linear), metrics

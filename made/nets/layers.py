@@ -99,13 +99,13 @@ class ConvNet(eqx.Module):
         return x.reshape(-1)
 
 
-def convolve(layer: eqx.nn.Conv2d, x: Float[Array, "h w c"]) -> Float[Array, "i j o"]:
+def convolve(layer: eqx.nn.Conv2d, x: Float[Array, "h w c"], products: bool = False) -> Float[Array, "i j o"]:
     """The layer of one image. Small ones go through a product of matrices: every window a row, every filter a column.
 
     On a CPU XLA's own convolutions are three times slower on 7 x 7 cells, and ten times within a scan. Large images
-    are left to them, because the windows of a 3 x 3 kernel hold nine times the numbers of the image.
+    are left to them, because the windows of a 3 x 3 kernel hold nine times the numbers of the image, unless `products`.
     """
-    if max(x.shape[:2]) > SMALL:
+    if max(x.shape[:2]) > SMALL and not products:
         kernel = layer.weight.transpose(2, 3, 1, 0)
         return convolved(x, kernel, layer.stride, layer.padding) + layer.bias.reshape(-1)  # type: ignore
     padded = jnp.pad(x, (*layer.padding, (0, 0)))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import pytest
 from bonuses.by_hand import discrete, episodes
 from contracts.settings import Drift, collected, quick, small_lock
 
-from made.bonuses import AMIGo
+from made.bonuses import AMIGo, amigo
 from made.bonuses.amigo import Pursuit, goal_space, region
 from made.core import EpisodeNote, Space, Transition
 from made.envs.minigrid import Empty, Grid
@@ -122,3 +122,21 @@ def test_goals_follow_from_what_is_observed():
         goal_space({"full": image, "direction": Space((), jnp.int32, 4)}, "", 6)
     with pytest.raises(ValueError, match="bits=20"):
         AMIGo(bits=20)
+
+
+def test_the_loss_on_outcomes_alone_has_the_gradient_of_the_sum_over_all_items(monkeypatch):
+    monkeypatch.setattr(amigo, "BLOCK", 3)
+    teacher = WIDE.init(jax.random.key(0), discrete(4)).teacher.params
+    weight = jnp.array([0.0, 0.5, 0.0, 0.1, 0.2, 0.0, 0.2, 0.3])
+    items = jnp.arange(8) % 4, weight
+
+    def loss(teacher, items):
+        logits, value = jax.vmap(teacher)(items[0])
+        return jnp.sum(items[1] * (logits.max(-1) + value) ** 2), {"value": jnp.sum(items[1] * value)}
+
+    both = [
+        jax.value_and_grad(f, has_aux=True)(teacher)
+        for f in (lambda x: loss(x, items), lambda x: amigo._sum_over_outcomes(loss, x, items, weight > 0))
+    ]
+    for one, other in zip(*map(jax.tree.leaves, both), strict=True):
+        assert np.allclose(one, other, rtol=1e-5, atol=1e-7)
