@@ -90,13 +90,12 @@ def kills(record: Mapping[str, Any]) -> Any:
         if some:
             heights = [cases.index(kill["case"]) + draw.uniform(-0.25, 0.25) for kill in some]
             shares = [kill["share"] for kill in some]
-            axes.scatter(
-                shares, heights, s=26, c=color, marker=mark, label=f"{phase} ({len(some)})", alpha=0.85, linewidths=0
-            )
+            label = f"{phase.replace('went on', 'resumed')} ({len(some)})"
+            axes.scatter(shares, heights, s=26, c=color, marker=mark, label=label, alpha=0.85, linewidths=0)
     axes.set_yticks(range(len(cases)), cases)
-    axes.set_xlabel("when the process was killed, as a share of the life of one that nothing stops")
-    verdict = "all went on and ended equal to the bit" if record["passed"] else f"{len(record['differ'])} differ"
-    axes.set_title(f"{record['kills']} kills -9 in {record['trials']} runs: {verdict}", loc="left", fontsize=11)
+    axes.set_xlabel("kill time / duration of an uninterrupted run")
+    verdict = "all resumed, bitwise identical" if record["passed"] else f"{len(record['differ'])} differ"
+    axes.set_title(f"{record['kills']} kills in {record['trials']} runs: {verdict}", loc="left", fontsize=11)
     axes.set_xlim(left=0)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
