@@ -1,23 +1,34 @@
-"""A hook of mkdocs: what a page links to outside docs/ comes along with the site.
+"""MkDocs hook: MathML, doctests as code, tables of settings, and the repository files that pages link to.
 
-On a code host `../examples/own_bonus.py` leads to the file. In the site, which knows docs/ alone, such a link would be
-dead: here the file is copied to files/examples/own_bonus.py and the link leads there. A link to a folder leads to its
-files in a list. Nothing is fetched.
+A link such as `../examples/own_bonus.py` works on a code host. For the site, the file is copied to
+files/examples/own_bonus.py and the link is changed. A link to a folder leads to a list of its files.
 """
 
+import html
 import re
+import textwrap
 from pathlib import Path
 
+import griffe
+from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
+KIND = griffe.ParameterKind.positional_or_keyword
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]+)(#[^)]*)?\)")
-FENCE = re.compile(r"^```.*?^```", re.M | re.S)
+FENCE = re.compile(r"^( *)```.*?^\1```", re.M | re.S)
+MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
+DOCTEST = re.compile(r"^( *)>>> .*?(?=\n\s*\n|\Z)", re.M | re.S)
+COMMENT = re.compile(r"  # (?!type:|noqa|pyright)(.*)$")
+DEFAULT = re.compile(r"eqx\.field\(.*?default=(.*)\)$|eqx\.field\((?!.*default).*\)$", re.S)
 
 
-def outside(page: str, target: str) -> Path | None:
-    """The file or folder of the repository, outside docs/, that a link of this page leads to, if it leads there."""
+# Links to files of the repository
+
+
+def repository_path(page: str, target: str) -> Path | None:
+    """The file or folder outside docs/ that a link of this page leads to, or None."""
     if "://" in target or target.startswith(("/", "mailto:")):
         return None
     path = (ROOT / "docs" / page).parent.joinpath(target).resolve()
@@ -27,50 +38,100 @@ def outside(page: str, target: str) -> Path | None:
 
 
 def links(text: str) -> list[re.Match]:
-    """The links of a page, but for those in blocks of code."""
+    """The links of a page outside code blocks."""
     blank = FENCE.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
     return list(LINK.finditer(blank))
 
 
-def place(path: Path) -> str:
-    """Where a file or folder of the repository lies in the site."""
+def site_path(path: Path) -> str:
     inside = path.relative_to(ROOT).as_posix()
-    return f"files/{inside}/index.html" if path.is_dir() else f"files/{inside}"
+    return f"files/{inside}/index.html" if path.is_dir() else _plain(f"files/{inside}")
 
 
-def listed(folder: Path) -> str:
-    """The files of a folder as a page."""
-    files = (file.name for file in sorted(folder.iterdir()) if file.is_file())
-    rows = (f'<li><a href="{_plain(name)}">{name}</a></li>' for name in files)
+def folder_page(folder: Path) -> str:
+    names = (file.name for file in sorted(folder.iterdir()) if file.is_file())
+    rows = (f'<li><a href="{_plain(name)}">{name}</a></li>' for name in names)
     return f"<!doctype html><meta charset='utf-8'><title>{folder.name}</title><ul>{''.join(rows)}</ul>"
 
 
 def on_files(files: Files, config) -> Files:
-    """Add what the pages link to."""
-    wanted: set[Path] = set()
+    """Add the repository files that pages link to."""
+    paths: set[Path] = set()
     for file in files.documentation_pages():
-        found = (outside(file.src_uri, link[2]) for link in links(file.content_string))
-        wanted |= {path for path in found if path is not None}
-    for path in sorted(wanted):
+        found = (repository_path(file.src_uri, link[2]) for link in links(file.content_string))
+        paths |= {path for path in found if path is not None}
+    for path in sorted(paths):
         if not path.exists():
-            raise PluginError(f"A page links to {path.relative_to(ROOT)}, which is not there.")
+            raise PluginError(f"A page links to {path.relative_to(ROOT)}, which does not exist.")
         if path.is_dir():
-            files.append(File.generated(config, place(path), content=listed(path)))
+            files.append(File.generated(config, site_path(path), content=folder_page(path)))
         for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-            if file.is_file() and files.get_file_from_path(_plain(place(file))) is None:
-                files.append(File.generated(config, _plain(place(file)), abs_src_path=str(file)))
+            if file.is_file() and files.get_file_from_path(site_path(file)) is None:
+                files.append(File.generated(config, site_path(file), abs_src_path=str(file)))
     return files
 
 
 def on_page_markdown(markdown: str, page, config, files) -> str:
-    """Point those links to where the files lie in the site."""
+    """Change links to repository files to their copies in the site."""
     up = "../" * page.file.src_uri.count("/")
     for link in reversed(links(markdown)):
-        if path := outside(page.file.src_uri, link[2]):
-            markdown = markdown[: link.start(2)] + up + _plain(place(path)) + markdown[link.end(2) :]
+        if path := repository_path(page.file.src_uri, link[2]):
+            markdown = markdown[: link.start(2)] + up + site_path(path) + markdown[link.end(2) :]
     return markdown
 
 
 def _plain(name: str) -> str:
-    """A Markdown file outside docs/ is shown as text: as a page it would need a place in the menu."""
+    """Markdown outside docs/ is served as text: a page would need an entry in the navigation."""
     return f"{name}.txt" if name.endswith((".md", ".py", ".cff")) else name
+
+
+# Formulas
+
+
+def on_page_content(text: str, page, config, files) -> str:
+    """Render formulas as MathML, which browsers show without a script."""
+    return MATH.sub(lambda m: convert(html.unescape(m[2]), display="block" if m[1] == "div" else "inline"), text)
+
+
+# Docstrings
+
+
+class Docstrings(griffe.Extension):
+    """Doctests become code blocks; the fields of a class become its parameters, described by their comments."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs) -> None:
+        if obj.docstring:
+            obj.docstring.value = DOCTEST.sub(_code_block, obj.docstring.value)
+        if isinstance(obj, griffe.Class) and "__init__" not in obj.members:
+            add_parameters(obj)
+
+
+def _code_block(doctest: re.Match) -> str:
+    return textwrap.indent(f"```pycon\n{textwrap.dedent(doctest[0])}\n```", doctest[1])
+
+
+def add_parameters(obj: griffe.Class) -> None:
+    """An `__init__` with the fields of a frozen class, and an Args section with their comments."""
+    own = [member for name, member in obj.members.items() if not name.startswith("_") and not member.is_alias]
+    fields = [one for one in own if isinstance(one, griffe.Attribute) and _is_field(one)]
+    if not fields:
+        return
+    parameters, rows = [], {}
+    for field in fields:
+        parameter = griffe.Parameter(field.name, annotation=field.annotation, kind=KIND, default=_default(field))
+        parameters.append(parameter)
+        comment = COMMENT.search(field.source.split("\n")[-1])
+        rows[field.name] = comment[1] if comment else ""
+    obj.set_member("__init__", griffe.Function("__init__", parameters=griffe.Parameters(*parameters), parent=obj))
+    if obj.docstring and not re.search(r"^(Args|Attributes):", obj.docstring.value, re.M) and any(rows.values()):
+        obj.docstring.value += "\n\nArgs:\n" + "\n".join(f"    {name}: {text}" for name, text in rows.items())
+
+
+def _is_field(field: griffe.Attribute) -> bool:
+    return "instance-attribute" in field.labels and not str(field.annotation).startswith(("None", "AbstractVar"))
+
+
+def _default(field: griffe.Attribute) -> str | None:
+    value = None if field.value is None else str(field.value)
+    match = DEFAULT.match(value or "")
+    return match[1] if match else value

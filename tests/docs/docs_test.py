@@ -8,13 +8,16 @@ import re
 import runpy
 import shlex
 import sys
+import textwrap
 import types
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import made.bonuses
-from made import IMPALA, Count, list_bonuses, make
+from made import IMPALA, Count, Space, Spec, Transition, list_bonuses, make, make_bonus
 from made.bonuses.embedding import InverseDynamicsEmbedding
 from made.bonuses.ngu import Kernel
 from made.cli import info, main
@@ -24,7 +27,7 @@ from made.nets.fit import Fit
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SPAN = re.compile(r"(?<!`)`(made [a-z][^`]*)`")
 SHELL = re.compile(r"(made|pip|python3?|pytest|ruff|pyright|mkdocs|git|export|\.) ")  # how a shell block begins
@@ -65,8 +68,13 @@ def named(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+def blocks(text: str) -> list[tuple[str, str]]:
+    """(language, code) of each code block, those in tabs included."""
+    return [(language, textwrap.dedent(code)) for _, language, code in FENCE.findall(text)]
+
+
 def snippets(page: Path) -> list[str]:
-    return [text for language, text in FENCE.findall(page.read_text("utf-8")) if language == "python"]
+    return [text for language, text in blocks(page.read_text("utf-8")) if language == "python"]
 
 
 def with_snippets(under: str) -> list[str]:
@@ -175,8 +183,8 @@ def commands(page: Path) -> tuple[set[str], set[str]]:
     text = page.read_text("utf-8")
     plain = FENCE.sub("", text)
     mentioned = {re.sub(r"\s+", " ", span) for span in SPAN.findall(plain)}
-    blocks = [block.replace("\\\n", " ") for language, block in FENCE.findall(text) if language in ("", "bash")]
-    lines = [line for block in blocks for line in block.splitlines()]
+    shell = [block.replace("\\\n", " ") for language, block in blocks(text) if language in ("", "bash")]
+    lines = [line for block in shell for line in block.splitlines()]
     lines += re.findall(r"^    (made [a-z].*)", plain, re.M)
     parts = [part.strip() for line in lines for part in re.split(r"&&|;", re.split(r"\s#", line.strip())[0])]
     typed = {part for part in parts if part.startswith("made ")}
@@ -189,8 +197,8 @@ def all_commands(mentioned: bool) -> list[str]:
 
 def shell_lines(text: str) -> list[str]:
     """The lines of the shell blocks of a page: those marked as such, and unmarked ones that begin with a command."""
-    blocks = [(language, block) for language, block in FENCE.findall(text) if language in ("", "bash", "sh", "console")]
-    shell = [block for language, block in blocks if language or SHELL.match(block)]
+    plain = [(language, block) for language, block in blocks(text) if language in ("", "bash", "sh", "console")]
+    shell = [block for language, block in plain if language or SHELL.match(block)]
     return [line for block in shell for line in block.splitlines()]
 
 
@@ -214,7 +222,7 @@ def test_prose_after_a_command_is_noticed():
 
 def test_commands_are_found():
     assert len(all_commands(False)) > 40 and len(all_commands(True)) > 20
-    assert {"made demo", "made train", "made map eq:bonus_design"} <= set(all_commands(False))
+    assert {"made demo", "made train", "made run chain --scale smoke"} <= set(all_commands(False))
 
 
 @pytest.mark.parametrize("text", all_commands(False))
@@ -329,13 +337,67 @@ def test_every_bonus_has_a_page():
     assert set(bonus_pages()) <= linked
 
 
-def test_the_readme_s_tables_are_those_of_the_recorded_runs():
+def test_readme_numbers_are_recorded():
     front = runpy.run_path(str(ROOT / "docs" / "build_front.py"))
     text = (ROOT / "README.md").read_text("utf-8")
-    for name in ("claims", "speeds"):
-        part = text.split(f"<!-- {name} -->")[1].split(f"<!-- /{name} -->")[0]
-        assert part.strip() == front[name]().strip(), "run: python docs/build_front.py"
-    assert "| 20 |" in front["claims"]() and "envpool" in front["speeds"]()
+    part = text.split("<!-- speeds -->")[1].split("<!-- /speeds -->")[0]
+    assert part.strip() == front["speeds"]().strip(), "run: python docs/build_front.py"
+    assert "EnvPool" in part and part.count("\n| ") == 6 + 1
+    sections = json.loads((ROOT / "results" / "report" / "report.json").read_text("utf-8"))["sections"]
+    verdicts = {one["claim"]: one["holds"] for section in sections for one in section["claims"] if one["observed"]}
+    counts = [sum(holds is verdict for holds in verdicts.values()) for verdict in (True, False, None)]
+    found = re.search(r"Of (\d+) claims of the paper, (\d+) hold, (\d+) do not, and (\d+) are open", text)
+    assert found and [int(n) for n in found.groups()] == [len(verdicts), *counts]
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120
+
+
+def test_bonus_table_is_what_the_code_accepts():
+    text = (ROOT / "docs" / "choose.md").read_text("utf-8")
+    rows = re.findall(r"^\| (.*`.*) \| (any|one integer) \| (any|discrete) \| (.*) \|$", text, re.M)
+    shown = {name: cells for first, *cells in rows for name in re.findall(r"`([\w-]+)`", first)}
+    assert shown == {name: capabilities(name) for name in list_bonuses(installed=False)}
+
+
+OBSERVATIONS = [Space((), int, 5), Space((7, 7, 3), "uint8", 11), Space((6,), float)]
+DISCRETE, CONTINUOUS = Space((), int, 4), Space((2,), float, low=-1.0, high=1.0)
+
+
+def capabilities(name: str) -> list[str]:
+    """The cells of a bonus in the table: observations, actions and agents that it works with."""
+    settings = [one for one in ("on_policy", "off_policy", "dreamer") if name in list_bonuses(one, installed=False)]
+    bonus = make_bonus(name, settings[0])
+    agents = []
+    if "on_policy" in settings:
+        agents += ["planners"] if set(bonus.reads) <= {"obs", "action", "value"} else []
+        agents += ["Q-learning" if "value" in bonus.reads else "rollouts"]
+    agents += [{"off_policy": "SAC and RAD", "dreamer": "Dreamer"}[one] for one in settings if one != "on_policy"]
+    observations = [accepts(bonus, obs, DISCRETE) for obs in OBSERVATIONS]
+    assert observations in ([True] * 3, [True, False, False])
+    actions = "any" if accepts(bonus, OBSERVATIONS[-1], CONTINUOUS) else "discrete"
+    return ["any" if all(observations) else "one integer", actions, ", ".join(agents)]
+
+
+def accepts(bonus: made.Bonus, obs: Space, action: Space) -> bool:
+    spec = Spec(obs, action, bonus.memory.goal(Spec(obs, action, horizon=100)), 100)
+
+    def use(key):
+        state = bonus.init(key, spec)
+        steps = {field: jnp.zeros((4, 2, *space.shape), space.dtype) for field, space in (("o", obs), ("a", action))}
+        _, note = bonus.memory.remember(state, bonus.memory.blank(spec), steps["o"][0, 0], key)
+        note = jax.tree.map(lambda x: jnp.broadcast_to(x, (4, 2, *jnp.shape(x))), note)
+        ended = jnp.zeros((4, 2), bool)
+        batch = Transition(steps["o"], steps["a"], jnp.zeros((4, 2)), steps["o"], ended, ended, note, note)
+        state, _ = bonus.update(state, batch, key)
+        return bonus.reward(state, batch, value=jnp.zeros(5))
+
+    try:
+        jax.eval_shape(use, jax.random.key(0))
+    except ValueError:
+        return False
+    return True
 
 
 def test_the_site_has_every_page():
