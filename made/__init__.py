@@ -4,7 +4,7 @@ These are the public names, by theme. Other public modules: `made.tabular`, `mad
 Optional dependencies are imported where they are used.
 """
 
-from made.agents import IMPALA, RAD, SAC, Dreamer, ModelPPO, QLearning, Uniform, ValueIteration, list_agents, make_agent
+from made.agents import IMPALA, PPO, RAD, SAC, Dreamer, ModelPPO, QLearning, Uniform, ValueIteration, list_agents, make_agent
 from made.bonuses import (
     E3B,
     ICM,
@@ -86,6 +86,7 @@ __all__ = [  # noqa: RUF022, by theme
     # agents
     "Dreamer",
     "IMPALA",
+    "PPO",
     "ModelPPO",
     "QLearning",
     "RAD",

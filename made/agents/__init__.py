@@ -2,6 +2,7 @@
 
 from made.agents.dreamer.agent import Dreamer
 from made.agents.impala.agent import IMPALA
+from made.agents.ppo.agent import PPO
 from made.agents.registry import list_agents, make_agent
 from made.agents.sac.agent import RAD, SAC
 from made.agents.tabular.model_ppo import ModelPPO
@@ -11,6 +12,7 @@ from made.agents.uniform import Uniform
 
 __all__ = [
     "IMPALA",
+    "PPO",
     "RAD",
     "SAC",
     "Dreamer",

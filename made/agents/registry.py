@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from made.agents.dreamer.agent import Dreamer
 from made.agents.impala.agent import IMPALA
+from made.agents.ppo.agent import PPO
 from made.agents.sac.agent import RAD, SAC
 from made.agents.tabular.model_ppo import ModelPPO
 from made.agents.tabular.q_learning import QLearning
@@ -21,6 +22,7 @@ _TABLE: dict[str, Callable[[], Agent]] = {
     "epsilon-greedy": lambda: ValueIteration(initial=0.0, monotone=0.0, epsilon=0.1),
     "uniform": Uniform,
     "impala": IMPALA,
+    "ppo": PPO,
     "rad": RAD,
     "sac": SAC,
     "dreamer": Dreamer,

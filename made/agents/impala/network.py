@@ -114,11 +114,12 @@ class PolicyNet(eqx.Module):
     value: Dense
     layout: Layout = eqx.field(static=True)
     spaces: tuple[Space, ...] = eqx.field(static=True)
+    action: Space = eqx.field(static=True)
     goal: Space | None = eqx.field(static=True)
     view: str = eqx.field(static=True)
 
     def __init__(self, layout: Layout, spec: Spec, heads: int, view: str, *, key: Key[Array, ""]):
-        self.layout, self.goal, self.view = layout, spec.goal, view
+        self.layout, self.action, self.goal, self.view = layout, spec.action, spec.goal, view
         looked_at = dict_obs.looked_at(spec.obs, view)
         self.spaces = tuple(jax.tree.leaves(looked_at, is_leaf=lambda x: isinstance(x, Space)))
         k_conv, k_dense, k_core, k_policy, k_value = jax.random.split(key, 5)
@@ -135,7 +136,7 @@ class PolicyNet(eqx.Module):
         self.core = tuple(
             Recurrent(layout.memory, i, layout.width, key=k) for i, k in zip(sizes[:-1], keys, strict=False)
         )
-        self.policy = Dense(sizes[-1], spec.action.n or 0, key=k_policy, gain=1.0)
+        self.policy = Dense(sizes[-1], math.prod(spec.action.shape) * (spec.action.n or 1), key=k_policy, gain=1.0)
         self.value = Dense(sizes[-1], heads, key=k_value, gain=1.0)
 
     def _stack(self, space: Space, key: Key[Array, ""]) -> tuple[Patches, ...]:
