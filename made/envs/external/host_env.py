@@ -50,6 +50,12 @@ class Hosted(Environment):
 def _spec(source: str, task: str) -> Spec:
     env = Hosted(source, task).vector(1)
     env.venv.close()
+    sizes = getattr(env.venv.single_action_space, "nvec", None)
+    if sizes is not None and sizes.min() != sizes.max():
+        raise ValueError(
+            f"{source}:{task} has MultiDiscrete actions of unequal sizes {sizes.tolist()}; agents choose among equally "
+            "many values for each entry. Wrap the environment so that all entries have one size."
+        )
     return env.spec
 
 

@@ -61,6 +61,11 @@ class HostEnvironment:
         self.venv, self.n_envs = venv, venv.num_envs
         self.spec = spec_of(venv.single_observation_space, venv.single_action_space)
 
+    def within_bounds(self, action: np.ndarray) -> np.ndarray:
+        """Continuous actions clipped to the bounds of each entry; a Spec knows the lowest and the highest alone."""
+        space = self.venv.single_action_space
+        return np.clip(action, space.low, space.high) if np.issubdtype(action.dtype, np.floating) else action
+
 
 def true_successor(after: PyTree, info: dict[str, Any], done: np.ndarray) -> PyTree:
     """The observations that the actions led to: `final_obs` where an episode ended, what was returned elsewhere."""

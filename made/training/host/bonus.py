@@ -267,7 +267,8 @@ class HostRollout:
         goal = self.bonus.note.goal  # type: ignore[union-attr]
         decided = self._act(agent_state, self.key, self.carry, self.ended, obs, goal, explore=explore)
         self.key, self.carry, action, extras = decided
-        after, reward, terminated, truncated, info = self.env.venv.step(np.asarray(action))
+        action = self.env.within_bounds(np.asarray(action))
+        after, reward, terminated, truncated, info = self.env.venv.step(action)
         self.ended = terminated | truncated
         successor = true_successor(after, info, self.ended)
         transition = self.bonus.step(obs, action, reward, successor, terminated, truncated, after)

@@ -2,16 +2,21 @@
 
 import sys
 import types
+from typing import ClassVar
 
 import gymnasium
 import jax
 import numpy as np
 import pytest
 
+from made.agents import PPO
+from made.agents.impala.network import LAYOUTS
+from made.bonuses import NoBonus
 from made.core import hashing
 from made.envs.external import host_env
 from made.envs.external.envpool_grids import Changes, EnvPoolGrids, pool_task
 from made.envs.external.host_env import Hosted, hosted
+from made.training.host.bonus import HostBonus, HostEnvironment, HostRollout
 
 N = 3
 
@@ -39,6 +44,48 @@ def test_what_cannot_be_made_is_refused_with_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "minigrid", None)
     with pytest.raises(ValueError, match=r"pip install -e .\.\[grid\]"):
         host_env._gym("MiniGrid-Empty-5x5-v0", 1)
+
+
+class Recorder(gymnasium.Env):
+    """Remembers the actions that it was given; each of its episodes has four steps."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(np.array([-1, -3], np.float32), np.array([2, 1], np.float32))
+    taken: ClassVar[list] = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.taken.append(np.array(action))
+        self.t += 1
+        return self.observation_space.sample(), 0.0, False, self.t == 4, {}
+
+
+def test_ppo_acts_within_the_bounds_of_each_continuous_entry():
+    venv = gymnasium.vector.SyncVectorEnv([Recorder] * 3, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+    env, agent = HostEnvironment(venv), PPO(LAYOUTS["small"], minibatches=3)
+    assert (env.spec.action.low, env.spec.action.high) == (-3.0, 2.0)
+    state = agent.init(jax.random.key(0), env.spec)
+    batch = HostRollout(env, agent, HostBonus(NoBonus(), env.spec, 3)).collect(state, 20)
+    taken = np.array(Recorder.taken).reshape(20, 3, 2)
+    assert (batch.action == taken).all() and (taken == [-1, -3]).any((0, 1)).all() and (taken == [2, 1]).any((0, 1)).all()
+    assert bool(batch.truncated[3].all())
+    after, metrics = agent.update(state, batch, lambda b: b.reward + b.action[..., 0], jax.random.key(0))
+    assert int(after.k) == 1 and np.isfinite(float(metrics["loss"]))
+
+
+def test_unequal_numbers_of_choices_are_an_error():
+    class Uneven(Recorder):
+        action_space = gymnasium.spaces.MultiDiscrete([2, 3])
+
+    gymnasium.register("Uneven-v0", entry_point=Uneven)
+    with pytest.raises(ValueError, match=r"gym:Uneven-v0 has MultiDiscrete actions of unequal sizes \[2, 3\]"):
+        Hosted("gym", "Uneven-v0").spec  # noqa: B018
+    del gymnasium.registry["Uneven-v0"]
 
 
 class Pool:
