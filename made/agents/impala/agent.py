@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from made.agents.impala.network import LAYOUTS, Layout, PolicyNet
 from made.agents.impala.vtrace import vtrace
@@ -46,7 +46,8 @@ class IMPALA(Agent):
     The reward that `reward_fn` gives, r + tau b, is clipped to [-clip, clip]; the end of an episode, by the task or by
     its clock, cuts the return, as in RIDE's and NovelD's code. With `bootstrap_truncated` a truncated step bootstraps
     from the value of the last observation before the reset instead; a terminated one never does. `heads=2` has values
-    for r and for tau b apart, the latter with `discount_intrinsic`. `lag` is how many updates the actors are behind, as
+    for r and for tau b apart, the latter with `discount_intrinsic`; with `episodic_intrinsic=False` the return of tau b
+    goes on into the next episode, as in the paper of RND (Burda et al. 2018). `lag` is how many updates the actors are behind, as
     asynchronous actors are.
     The paper prints epsilon 0.01; RIDE's and NovelD's releases have 1e-5 (docs/deviations.md).
     """
@@ -66,9 +67,12 @@ class IMPALA(Agent):
     lag: int = eqx.field(static=True, default=0)
     view: str = eqx.field(static=True, default="")
     bootstrap_truncated: bool = eqx.field(static=True, default=False, metadata=OMIT_DEFAULT)
+    episodic_intrinsic: bool = eqx.field(static=True, default=True, metadata=OMIT_DEFAULT)
 
     def __check_init__(self):
         check_numbers(self, RANGES)
+        if self.heads == 1 and not self.episodic_intrinsic:
+            raise ValueError("A non-episodic intrinsic return needs a value of its own: set heads=2.")
         if self.heads not in (1, 2) or self.lag < 0:
             raise ValueError(f"IMPALA takes heads=1 or 2 and lag >= 0, got heads={self.heads}, lag={self.lag}.")
 
@@ -121,6 +125,10 @@ class IMPALA(Agent):
         each = [reward] if self.heads == 1 else [batch.reward, reward - batch.reward]
         return jnp.clip(jnp.stack(each, -1), -self.clip, self.clip)
 
+    def _by_head(self, ends: Bool[Array, "T N"]) -> Bool[Array, "T N heads"]:
+        """Where the return of each value ends: that of the bonus goes on unless `episodic_intrinsic`."""
+        return jnp.stack([ends, ends & self.episodic_intrinsic][: self.heads], -1)
+
     def loss(
         self, net: PolicyNet, batch: Transition, rewards: Float[Array, "T N heads"]
     ) -> tuple[Float[Array, ""], Metrics]:
@@ -136,13 +144,14 @@ class IMPALA(Agent):
         discounts = jnp.stack([self.discount, self.discount_intrinsic][: self.heads])
         ends, truncated, final = done, None, None
         if self.bootstrap_truncated:
-            ends, truncated = batch.terminated, batch.truncated
+            ends, truncated = batch.terminated, self._by_head(batch.truncated)
             final = jax.lax.stop_gradient(net).successor_values(first, batch, fresh)
 
-        def each(reward, discount, value, last, final):
+        def each(reward, discount, ends, value, last, truncated, final):
             return vtrace(log_ratio, reward, discount * ~ends, value, last, truncated=truncated, final_value=final)
 
-        aim = jax.vmap(each, (-1, 0, -1, -1, -1), -1)(rewards, discounts, value, bootstrap, final)
+        streams = (rewards, discounts, self._by_head(ends), value, bootstrap, truncated, final)
+        aim = jax.vmap(each, (-1, 0, -1, -1, -1, -1, -1), -1)(*streams)
         aim = jax.tree.map(jax.lax.stop_gradient, aim)
         parts = {
             "policy_loss": -(log_prob * aim.advantage.sum(-1)),

@@ -51,10 +51,13 @@ def _unrolled(net, batch):
 
 
 @pytest.mark.parametrize("memory, layers", [("lstm", 2), ("gru", 1), ("", 1)])
-@pytest.mark.parametrize("heads", [1, 2])
-def test_a_truncated_step_bootstraps_from_the_value_of_its_true_successor(memory, layers, heads):
+@pytest.mark.parametrize(("heads", "episodic"), [(1, True), (2, True), (2, False)])
+def test_a_truncated_step_bootstraps_from_the_value_of_its_true_successor(memory, layers, heads, episodic):
     """Against steps of the network one by one: the recurrent state goes on to the last observation before the reset."""
-    agent = IMPALA(Layout(**TINY, memory=memory, layers=layers), heads=heads, discount=0.9, discount_intrinsic=0.8)
+    agent = IMPALA(
+        Layout(**TINY, memory=memory, layers=layers), heads=heads, discount=0.9, discount_intrinsic=0.8,
+        episodic_intrinsic=episodic,
+    )  # fmt: skip
     state, batch = collected(agent, Walk(), steps=20)
     batch = batch._replace(extras=batch.extras._replace(carry=jax.tree.map(lambda x: x + 0.3, batch.extras.carry)))
     some = jnp.arange(20)[:, None] == jnp.array([2, 8, 13])
@@ -79,9 +82,13 @@ def test_a_truncated_step_bootstraps_from_the_value_of_its_true_successor(memory
             for t in reversed(range(20)):
                 discount, weight = np.array([0.9, 0.8])[:heads], min(1.0, ratios[t])
                 over = batch.terminated[t, n] | (batch.truncated[t, n] & (not bootstraps))
-                delta = weight * (rewards[t, n] + (0 if over else discount * gone[t]) - values[t, n])
                 cut = batch.terminated[t, n] | batch.truncated[t, n]
-                beyond = delta + (0 if cut else discount * weight * beyond)
+                over, cut, ahead = np.array([over] * heads), np.array([cut] * heads), gone[t].copy()
+                if not episodic:  # the second value goes on to the first of the next episode
+                    over[1] = cut[1] = False
+                    ahead[1] = values[t + 1, n, 1] if t < 19 else gone[t][1]
+                delta = weight * (rewards[t, n] + ~over * discount * ahead - values[t, n])
+                beyond = delta + ~cut * discount * weight * beyond
                 aim[t, n] = values[t, n] + beyond
     losses = {}
     for bootstraps, aim in aims.items():
@@ -89,6 +96,12 @@ def test_a_truncated_step_bootstraps_from_the_value_of_its_true_successor(memory
         losses[bootstraps] = float(chosen.loss(net, batch, rewards)[1]["baseline_loss"])
         assert losses[bootstraps] == pytest.approx(0.5 * ((aim - values) ** 2).sum(-1).mean(), rel=1e-4)
     assert losses[True] != pytest.approx(losses[False], rel=0.05)
+
+
+def test_a_non_episodic_return_needs_two_heads():
+    assert "episodic_intrinsic" not in to_dict(IMPALA())
+    with pytest.raises(ValueError, match="set heads=2"):
+        IMPALA(episodic_intrinsic=False)
 
 
 def test_bootstrapping_at_truncation_is_chosen_by_name_and_leaves_run_ids_as_they_were():
