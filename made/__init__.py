@@ -4,7 +4,19 @@ These are the public names, by theme. Other public modules: `made.tabular`, `mad
 Optional dependencies are imported where they are used.
 """
 
-from made.agents import IMPALA, PPO, RAD, SAC, Dreamer, ModelPPO, QLearning, Uniform, ValueIteration, list_agents, make_agent
+from made.agents import (
+    IMPALA,
+    PPO,
+    RAD,
+    SAC,
+    Dreamer,
+    ModelPPO,
+    QLearning,
+    Uniform,
+    ValueIteration,
+    list_agents,
+    make_agent,
+)
 from made.bonuses import (
     E3B,
     ICM,

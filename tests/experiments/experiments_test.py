@@ -137,8 +137,13 @@ def test_a_changed_setting_is_another_run_and_only_where_the_setting_exists(stor
     differ = [label for label in plain if plain[label] != changed[label]]
     assert differ and all("made/B=" in label for label in differ)
     assert runner.load(of("lock", "bonus.recent.window=10"), store)[1] is not None
-    for wrong in ("bonus.recent.windw=10", "window", "=3"):
-        with pytest.raises(ValueError):
+    wrong_settings = {
+        "bonus.recent.windw=10": "has no field",
+        "window": "not 'window'",
+        "=3": "not '=3'",
+    }
+    for wrong, message in wrong_settings.items():
+        with pytest.raises(ValueError, match=message):
             trials_of(experiment("lock"), Scale.SMOKE, (wrong,))
 
 

@@ -82,13 +82,13 @@ def test_orthogonal_weights_are_orthogonal():
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "message"),
     [
-        lambda k: MLP((3,), key=k),
-        lambda k: ConvNet((3, 4, 5), key=k, strides=(1,)),
-        lambda k: Encoder({"a": 3}, 4, key=k),
+        (lambda k: MLP((3,), key=k), r"MLP needs an input and an output size, all positive, got \(3,\)"),
+        (lambda k: ConvNet((3, 4, 5), key=k, strides=(1,)), r"2 convolutions need as many strides, got \[1\]"),
+        (lambda k: Encoder({"a": 3}, 4, key=k), r"Encoder needs a Space or a tree of them, got \{'a': 3\}"),
     ],
 )
-def test_wrong_sizes_are_refused(make):
-    with pytest.raises(ValueError):
+def test_wrong_sizes_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
         make(jax.random.key(0))

@@ -43,12 +43,12 @@ class IMPALA(Agent):
 
         loss = sum_t mean_n [ -log pi(a) advantage + baseline 1/2 (v - V)^2 - entropy H(pi) ]
 
-    The reward that `reward_fn` gives, r + tau b, is clipped to [-clip, clip]; the end of an episode, by the task or by
-    its clock, cuts the return, as in RIDE's and NovelD's code. With `bootstrap_truncated` a truncated step bootstraps
-    from the value of the last observation before the reset instead; a terminated one never does. `heads=2` has values
-    for r and for tau b apart, the latter with `discount_intrinsic`; with `episodic_intrinsic=False` the return of tau b
-    goes on into the next episode, as in the paper of RND (Burda et al. 2018). `lag` is how many updates the actors are behind, as
-    asynchronous actors are.
+    The reward that `reward_fn` gives, r + tau b, is clipped to [-clip, clip]. The end of an episode, by the task or by
+    its time limit, cuts the return, as in RIDE's and NovelD's code. With `bootstrap_truncated` a truncated step
+    bootstraps from the value of the last observation before the reset instead; a terminated one never does.
+    `heads=2` has values for r and for tau b apart, the latter with `discount_intrinsic`. With
+    `episodic_intrinsic=False` the return of tau b goes on into the next episode, as in the paper of RND (Burda et al.
+    2018). `lag` is how many updates the actors are behind, as asynchronous actors are.
     The paper prints epsilon 0.01; RIDE's and NovelD's releases have 1e-5 (docs/deviations.md).
     """
 

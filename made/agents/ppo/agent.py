@@ -30,7 +30,7 @@ class PolicyExtras(NamedTuple):
 
     log_prob: Float[Array, "*b"]
     value: Float[Array, "*b heads"]
-    sample: Array  # continuous action before clipping and scaling; () where actions are discrete
+    sample: PyTree  # continuous action before clipping and scaling; () where actions are discrete
     carry: PyTree  # recurrent state before the action
 
 
@@ -190,7 +190,7 @@ class PPO(Agent):
         metrics |= {"learning_rate": rate, "value": samples.value.mean(), "explained_variance": 1 - unexplained}
         if self.target_kl is not None:
             metrics["stopped_early"] = stopped.astype(float)
-        return PPOState(params, optimizer, state.k + 1), metrics
+        return PPOState(params, optimizer, state.k + 1), metrics  # type: ignore[arg-type]
 
     def samples(self, net: PolicyNet, batch: Transition, reward: Float[Array, "T N"]) -> Samples:
         """Advantages and value targets of a rollout, with all else that the epochs need."""

@@ -49,6 +49,6 @@ def test_continuous_actions_are_clipped_and_scaled_to_the_bounds():
 
 
 def test_continuous_actions_without_bounds_are_an_error():
-    with pytest.raises(ValueError, match="without finite bounds. Wrap the environment in gymnasium"):
+    with pytest.raises(ValueError, match=r"without finite bounds\. Wrap the environment in gymnasium"):
         check_actions(Space((2,), jnp.float32))
     check_actions(BOX), check_actions(MULTI)

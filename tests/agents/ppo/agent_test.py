@@ -189,7 +189,9 @@ class Aim(Environment):
 
 
 def test_it_learns_continuous_actions():
-    agent = PPO(Layout(**TINY | {"dense": (32,), "width": 32}, memory=""), learning_rate=3e-3, entropy=0.0, discount=0.0)
+    agent = PPO(
+        Layout(**TINY | {"dense": (32,), "width": 32}, memory=""), learning_rate=3e-3, entropy=0.0, discount=0.0
+    )
     run = RunConfig(Aim(), agent, NoBonus(), n_envs=64, unroll=4, iterations=120, every=4)
     returns = run_batch([run], [0])[0].rows["return"]
     assert returns[0] < -2 and returns[-1] > -0.3
@@ -223,11 +225,16 @@ def test_settings_that_do_not_fit_together_are_errors():
         PPO(heads=3)
     with pytest.raises(ValueError, match="needs a value of its own: set heads=2"):
         PPO(episodic_intrinsic=False)
-    for memory, message in (("gru", r"environments \(4\) into minibatches=3"), ("", r"rollout \(48\) into minibatches=5")):
+    for memory, message in (
+        ("gru", r"environments \(4\) into minibatches=3"),
+        ("", r"rollout \(48\) into minibatches=5"),
+    ):
         agent = PPO(Layout(**TINY, memory=memory), minibatches=3 if memory else 5)
         state, batch = jax.eval_shape(lambda agent=agent: collected_shapes(agent))
         with pytest.raises(ValueError, match=message):
-            jax.eval_shape(lambda s, b, agent=agent: agent.update(s, b, lambda b: b.reward, jax.random.key(0)), state, batch)
+            jax.eval_shape(
+                lambda s, b, agent=agent: agent.update(s, b, lambda b: b.reward, jax.random.key(0)), state, batch
+            )
     with pytest.raises(ValueError, match="without finite bounds"):
         PPO().init(jax.random.key(0), Spec(Space((2,), jnp.float32), Space((1,), jnp.float32)))
 

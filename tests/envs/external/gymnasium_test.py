@@ -72,7 +72,9 @@ def test_ppo_acts_within_the_bounds_of_each_continuous_entry():
     state = agent.init(jax.random.key(0), env.spec)
     batch = HostRollout(env, agent, HostBonus(NoBonus(), env.spec, 3)).collect(state, 20)
     taken = np.array(Recorder.taken).reshape(20, 3, 2)
-    assert (batch.action == taken).all() and (taken == [-1, -3]).any((0, 1)).all() and (taken == [2, 1]).any((0, 1)).all()
+    assert (
+        (batch.action == taken).all() and (taken == [-1, -3]).any((0, 1)).all() and (taken == [2, 1]).any((0, 1)).all()
+    )
     assert bool(batch.truncated[3].all())
     after, metrics = agent.update(state, batch, lambda b: b.reward + b.action[..., 0], jax.random.key(0))
     assert int(after.k) == 1 and np.isfinite(float(metrics["loss"]))

@@ -170,7 +170,7 @@ def test_csv_text_is_plain():
     assert write_csv(storable({"step": [0], "y": [-np.inf]})) == "step,y\n0,-inf\n"
     kinds = {"step": "int64", "x": "float32", "y": "float64"}
     for broken in ("step,x\n0,1\n", "step,x,y\n0,1,2\n10,3", "step,x,y\n0,1\n", ""):
-        with pytest.raises(ValueError, match="cut short|does not have 3 cells"):
+        with pytest.raises(ValueError, match=r"cut short|does not have 3 cells"):
             read_csv(broken, kinds)
     with pytest.raises(ValueError, match="columns"):
         read_csv("step\n0\n", {"step": "object"})
