@@ -12,8 +12,7 @@ import numpy as np
 from curves import draw, record
 from stable_baselines3 import PPO
 
-from made.adapters.sb3 import BonusVecEnv
-from made.adapters.sb3_minigrid import VIEW_POLICY, grid_envs
+from made.adapters.sb3 import VIEW_POLICY, BonusVecEnv, grid_envs
 from made.bonuses import MADE, FirstVisit, make_bonus
 
 BONUS = {"strength": 0.15, "every": 100}  # an episode gets 0.15 from the bonus, where the goal is worth up to 1

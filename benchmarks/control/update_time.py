@@ -14,8 +14,8 @@ from benchmarks.common import best_of
 from made.agents.sac.agent import RAD, SAC
 from made.agents.sac.network import Layout
 from made.bonuses import make_bonus
-from made.bonuses.feature_cache import CachedState
 from made.bonuses.re3 import CACHED, LAUNCHED, distances
+from made.bonuses.replay_data import CachedState
 from made.core import Space, Spec, Transition, ring_buffer
 from made.core.schedules import Constant
 from made.training import sharding

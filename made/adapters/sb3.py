@@ -1,6 +1,6 @@
 """Exploration bonuses for Stable-Baselines3: `BonusVecEnv` for any agent, `BonusReplayBuffer` for off-policy ones.
 
-    venv = as_vec_env(gymnasium.make_vec("made/MiniGrid-DoorKey-8x8-v0", num_envs=16))
+    venv = GymVecEnv(gymnasium.make_vec("made/MiniGrid-DoorKey-8x8-v0", num_envs=16))
     venv = BonusVecEnv(venv, "made", strength=0.3)
     model = PPO("MultiInputPolicy", venv).learn(1_000_000)
 
@@ -17,42 +17,22 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from made.adapters.gymnasium import PREFIX
 from made.adapters.reward_mixer import Mode, RewardMixer
 from made.core import Bonus, dict_obs
 from made.core.extras import needs
-from made.envs.external.spaces import replace_rows
+from made.envs.external.host_env import replace_rows
 from made.training.host.bonus import HostBonus
 
 with needs("made.adapters.sb3", "sb3", "stable_baselines3", "torch"):
-    from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
-
-
-def _turned(space: gymnasium.Space) -> bool:
-    return is_image_space(space) and is_image_space_channels_first(space)  # type: ignore[arg-type]
-
-
-def channels_last_space(space: gymnasium.Space) -> gymnasium.Space:
-    """The space with every channels-first image turned; what is no image stays."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        return gymnasium.spaces.Dict({name: channels_last_space(inner) for name, inner in space.spaces.items()})
-    if _turned(space):
-        c, h, w = space.shape  # type: ignore[misc]
-        return gymnasium.spaces.Box(0, 255, (h, w, c), np.uint8)
-    return space
-
-
-def channels_last(obs: Any, space: gymnasium.Space, axes: int = 1) -> Any:
-    """Observations of `space` as `last_space` has them; `axes` leading axes. Nothing is copied."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {name: channels_last(obs[name], inner, axes) for name, inner in space.spaces.items()}
-    return np.moveaxis(obs, axes, -1) if _turned(space) else obs
-
-
-with needs("made.adapters.sb3", "sb3", "stable_baselines3", "torch"):
+    import torch
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
     from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-    pass
     from made.adapters.sb3_replay import BonusReplayBuffer as BonusReplayBuffer
+    from made.adapters.sb3_replay import channels_last, channels_last_space
+
+SIZES = (11, 6, 3)  # object types, colors and states of a cell of MiniGrid
 
 
 class BonusVecEnv(VecEnvWrapper):
@@ -149,7 +129,7 @@ class GymVecEnv(VecEnv):
     def __init__(self, envs: gymnasium.vector.VectorEnv):
         mode = envs.metadata.get("autoreset_mode")
         if mode is not AutoresetMode.SAME_STEP:
-            raise ValueError(f"as_vec_env needs SAME_STEP autoreset, which keeps the last observation, not {mode}.")
+            raise ValueError(f"GymVecEnv needs SAME_STEP autoreset, which keeps the last observation, not {mode}.")
         self.envs, self.render_mode, self._began = envs, None, time.time()
         self._actions, self._returns, self._lengths = None, np.zeros(envs.num_envs), np.zeros(envs.num_envs, int)
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
@@ -201,3 +181,36 @@ class GymVecEnv(VecEnv):
 def _own(obs: Any) -> Any:
     """A copy, since PyTorch warns of arrays that may not be written to, and JAX's may not."""
     return {name: _own(x) for name, x in obs.items()} if isinstance(obs, dict) else np.array(obs)
+
+
+class OneHotView(BaseFeaturesExtractor):
+    """Features of MiniGrid's 7 x 7 views, which are too small for SB3's network for images: one-hot, then one layer."""
+
+    def __init__(self, space: gymnasium.Space, width: int = 128):
+        super().__init__(space, width)
+        cells = int(space.shape[1] * space.shape[2])  # type: ignore[index]
+        self.layer = torch.nn.Sequential(torch.nn.Linear(cells * sum(SIZES), width), torch.nn.ReLU())
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Views with channels first, as SB3 turns images."""
+        columns = [torch.nn.functional.one_hot(observations[:, i].long(), n) for i, n in enumerate(SIZES)]
+        return self.layer(torch.cat(columns, -1).flatten(1).float())
+
+
+VIEW_POLICY = {"features_extractor_class": OneHotView, "normalize_images": False, "net_arch": [128]}
+
+
+def grid_envs(task: str, n: int) -> GymVecEnv:
+    """n environments of a task: "made/MiniGrid-..." compiled, or the minigrid package's own without the prefix.
+
+    Compiled ones show the view and a hash of the full state, which `BonusVecEnv` keeps for the bonus; the package's
+    show the view alone. The mission's text, which no bonus reads, is left out.
+    """
+    if task.startswith(PREFIX):
+        return GymVecEnv(gymnasium.make_vec(task, n, shows=("image", "hash")))
+    with needs(f"The task {task!r}", "grid", "minigrid"):
+        import minigrid  # noqa: F401, importing it registers its tasks
+
+    keep = [lambda env: gymnasium.wrappers.FilterObservation(env, ["image"])]
+    options = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    return GymVecEnv(gymnasium.make_vec(task, n, "sync", vector_kwargs=options, wrappers=keep))

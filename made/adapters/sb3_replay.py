@@ -18,9 +18,29 @@ from made.training.host.bonus import HostBonus
 
 with needs("made.adapters.sb3_replay", "sb3", "stable_baselines3", "torch"):
     from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+    from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
     from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
-    from made.adapters.sb3 import channels_last, channels_last_space
+
+def _turned(space: gymnasium.Space) -> bool:
+    return is_image_space(space) and is_image_space_channels_first(space)  # type: ignore[arg-type]
+
+
+def channels_last_space(space: gymnasium.Space) -> gymnasium.Space:
+    """The space with every channels-first image turned; what is no image stays."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return gymnasium.spaces.Dict({name: channels_last_space(inner) for name, inner in space.spaces.items()})
+    if _turned(space):
+        c, h, w = space.shape  # type: ignore[misc]
+        return gymnasium.spaces.Box(0, 255, (h, w, c), np.uint8)
+    return space
+
+
+def channels_last(obs: Any, space: gymnasium.Space, axes: int = 1) -> Any:
+    """Observations of `space` as `channels_last_space` has them; `axes` leading axes. Nothing is copied."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {name: channels_last(obs[name], inner, axes) for name, inner in space.spaces.items()}
+    return np.moveaxis(obs, axes, -1) if _turned(space) else obs
 
 
 class BonusReplayBuffer(ReplayBuffer):

@@ -5,9 +5,7 @@ from made.agents.impala.agent import IMPALA
 from made.agents.ppo.agent import PPO
 from made.agents.registry import list_agents, make_agent
 from made.agents.sac.agent import RAD, SAC
-from made.agents.tabular.model_ppo import ModelPPO
-from made.agents.tabular.q_learning import QLearning
-from made.agents.tabular.value_iteration import ValueIteration
+from made.agents.tabular import ModelPPO, QLearning, ValueIteration
 from made.agents.uniform import Uniform
 
 __all__ = [

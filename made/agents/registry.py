@@ -6,9 +6,7 @@ from made.agents.dreamer.agent import Dreamer
 from made.agents.impala.agent import IMPALA
 from made.agents.ppo.agent import PPO
 from made.agents.sac.agent import RAD, SAC
-from made.agents.tabular.model_ppo import ModelPPO
-from made.agents.tabular.q_learning import QLearning
-from made.agents.tabular.value_iteration import ValueIteration
+from made.agents.tabular import ModelPPO, QLearning, ValueIteration
 from made.agents.uniform import Uniform
 from made.core import Agent, plugins
 from made.core.config import suggest

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 
+from made.bonuses.combinators import StatefulWrapper
 from made.bonuses.count import Count
 from made.bonuses.densities.recent_counts import GeometricMixture, HashedRecentCounts, RecentCounts, Standardized
 from made.bonuses.densities.vae import VAE
@@ -89,3 +90,33 @@ class MADE(Bonus):
         cover, of_cover = self.cover.update(state.cover, batch, k_cover)
         recent, of_recent = self.recent.update(state.recent, batch, k_recent)
         return MADEState(cover, recent), {**of_cover, **of_recent}
+
+
+class CoverAtMadeScaleState(NamedTuple):
+    """MADE's own state, and what it pays for each unit of its cover, over the latest batch."""
+
+    made: PyTree
+    level: Float[Array, ""]
+
+
+class CoverAtMadeScale(StatefulWrapper):
+    """The cover of MADE alone, paid as much as MADE would pay in all: the control that tells what the density adds.
+
+        b(s, a) = cover(s, a) * mean(MADE) / mean(cover),   means over the latest batch
+
+    The mean of the density's factor would not do: it is large where the cover is.
+    """
+
+    bonus: MADE
+
+    def init(self, key, spec):
+        return CoverAtMadeScaleState(self.bonus.init(key, spec), jnp.ones(()))
+
+    def reward(self, state, batch, *, value=None):
+        return state.level * self.bonus.cover.reward(state.made.cover, batch, value=value)
+
+    def update(self, state, batch, key):
+        made, metrics = self.bonus.update(state.made, batch, key)
+        cover = self.bonus.cover.reward(made.cover, batch).mean()
+        level = self.bonus.reward(made, batch).mean() / jnp.maximum(cover, 1e-30)
+        return CoverAtMadeScaleState(made, level), {**metrics, "factor/level": level}

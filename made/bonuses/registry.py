@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
-from made.bonuses import off_policy_presets
 from made.bonuses.amigo import AMIGo
 from made.bonuses.combinators import FirstVisit, Normalized
 from made.bonuses.count import Bernstein, Count, NoBonus
@@ -11,13 +10,13 @@ from made.bonuses.disagreement import Disagreement
 from made.bonuses.e3b import E3B
 from made.bonuses.hashed_count import HashedCount
 from made.bonuses.icm import ICM
-from made.bonuses.made import MADE
+from made.bonuses.made import MADE, CoverAtMadeScale
 from made.bonuses.ngu import NGU
 from made.bonuses.noveld import NovelD
-from made.bonuses.off_policy_presets import CoverAtMadeScale, Re3ReleaseNormalized
 from made.bonuses.re3 import RE3
-from made.bonuses.release.release_rnd import made_released
-from made.bonuses.replay_data import LastFrame
+from made.bonuses.release.release_rnd import OrthogonalRND, Re3ReleaseNormalized, ReleasedRND, made_released
+from made.bonuses.release.release_vae import ReleasedVAE
+from made.bonuses.replay_data import CachedRND, FromBatch, LastFrame
 from made.bonuses.ride import RIDE
 from made.bonuses.rnd import RND
 from made.core import Bonus, plugins
@@ -26,7 +25,52 @@ from made.nets.fit import Fit
 
 Setting = Literal["on_policy", "off_policy", "dreamer"]
 BATCH = 2500  # steps of a batch of Dreamer: 50 windows of 50
+RE3_MEMORY = 100_000  # steps among which RE3 looks for neighbors: the release's replay
+DREAMER_WINDOW = 1000  # steps of the recent density: two episodes of 1000 frames at repeat 2, as in the release
 _WHERE = {"on_policy": "", "off_policy": " for control", "dreamer": " for Dreamer"}
+
+
+def control_rnd(pixels: bool, kind: type[ReleasedRND] = ReleasedRND) -> Bonus:
+    """The cover of the release, trained on the whole batch that the agent learns from; features of images are kept."""
+    rnd = kind(Fit(learning_rate=2e-4, clip=1e9))
+    return CachedRND(rnd) if pixels else rnd
+
+
+def control_released(pixels: bool) -> MADE:
+    return made_released(cover=control_rnd(pixels, OrthogonalRND))
+
+
+def control_made(pixels: bool) -> MADE:
+    """The deep reward. Entries of a vector have scales of their own; of images the cover is that of "rnd", whose errors
+    on fixed features are small and are brought to a known scale, as the release's factor is.
+    """
+    return MADE.deep(cover=Normalized(control_rnd(pixels)) if pixels else RND(normalize=True))
+
+
+def control_re3() -> RE3:
+    return RE3(embedding=50, capacity=RE3_MEMORY, released=True)
+
+
+def dreamer_rnd(kind: type[ReleasedRND] = ReleasedRND) -> ReleasedRND:
+    """The cover of the release, trained on the whole batch that the agent learns from."""
+    return kind(Fit(learning_rate=6e-4, clip=100.0))
+
+
+def dreamer_made() -> MADE:
+    """The deep reward over the cover of "rnd", as with RAD."""
+    return MADE.deep(DREAMER_WINDOW, cover=Normalized(dreamer_rnd()))
+
+
+def dreamer_released() -> MADE:
+    vae = ReleasedVAE(
+        DREAMER_WINDOW, fit=Fit(learning_rate=1e-3, clip=100.0, steps=4, batch=128), capacity=DREAMER_WINDOW
+    )
+    return made_released("none", cover=dreamer_rnd(OrthogonalRND), density=vae)
+
+
+def dreamer_re3(steps: int) -> FromBatch:
+    """RE3 whose neighbours are the batch itself, of so many steps."""
+    return FromBatch(RE3(embedding=50, k=50, capacity=steps, on="next_obs", released=True))
 
 
 class Presets(NamedTuple):
@@ -43,17 +87,15 @@ _TABLE: dict[str, Presets] = {
     "hoeffding": Presets(lambda: Count(power=0.5)),
     "inverse": Presets(lambda: Count(power=1.0)),
     "bernstein": Presets(Bernstein),
-    "made": Presets(MADE.deep, off_policy_presets.control_made, lambda steps: off_policy_presets.dreamer_made()),
+    "made": Presets(MADE.deep, control_made, lambda steps: dreamer_made()),
     "made-counts": Presets(MADE.hashed),
-    "made-released": Presets(
-        made_released, off_policy_presets.control_released, lambda steps: off_policy_presets.dreamer_released()
-    ),
+    "made-released": Presets(made_released, control_released, lambda steps: dreamer_released()),
     "made-tabular": Presets(MADE.tabular),
     "made-geometric": Presets(MADE.geometric),
     "rnd": Presets(
         RND,
-        lambda pixels: Normalized(off_policy_presets.control_rnd(pixels)),
-        lambda steps: Normalized(off_policy_presets.dreamer_rnd()),
+        lambda pixels: Normalized(control_rnd(pixels)),
+        lambda steps: Normalized(dreamer_rnd()),
     ),
     "icm": Presets(ICM, lambda pixels: ICM(fit=Fit(learning_rate=2e-4))),
     "ride": Presets(RIDE),
@@ -62,12 +104,12 @@ _TABLE: dict[str, Presets] = {
     "amigo": Presets(AMIGo),
     "re3": Presets(
         RE3,
-        lambda pixels: Normalized(off_policy_presets.control_re3()),
-        lambda steps: Normalized(off_policy_presets.dreamer_re3(steps)),
+        lambda pixels: Normalized(control_re3()),
+        lambda steps: Normalized(dreamer_re3(steps)),
     ),
     "re3-released": Presets(
-        off_policy=lambda pixels: Re3ReleaseNormalized(off_policy_presets.control_re3()),
-        dreamer=lambda steps: Re3ReleaseNormalized(off_policy_presets.dreamer_re3(steps)),
+        off_policy=lambda pixels: Re3ReleaseNormalized(control_re3()),
+        dreamer=lambda steps: Re3ReleaseNormalized(dreamer_re3(steps)),
     ),
     "e3b": Presets(E3B),
     "ngu": Presets(NGU),
@@ -75,12 +117,12 @@ _TABLE: dict[str, Presets] = {
     "hashed": Presets(HashedCount),
     "first-visit": Presets(FirstVisit),
     "rnd-at-made": Presets(
-        off_policy=lambda pixels: CoverAtMadeScale(off_policy_presets.control_released(pixels)),
-        dreamer=lambda steps: CoverAtMadeScale(off_policy_presets.dreamer_released()),
+        off_policy=lambda pixels: CoverAtMadeScale(control_released(pixels)),
+        dreamer=lambda steps: CoverAtMadeScale(dreamer_released()),
     ),
     "cover-at-made": Presets(
-        off_policy=lambda pixels: CoverAtMadeScale(off_policy_presets.control_made(pixels)),
-        dreamer=lambda steps: CoverAtMadeScale(off_policy_presets.dreamer_made()),
+        off_policy=lambda pixels: CoverAtMadeScale(control_made(pixels)),
+        dreamer=lambda steps: CoverAtMadeScale(dreamer_made()),
     ),
 }
 _PLUGINS = plugins.Kind("bonus", "made.bonuses", Bonus)

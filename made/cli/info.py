@@ -1,20 +1,26 @@
 """Commands that look: what there is, where it is in the paper, what is missing, how a grid feels."""
 
 import dataclasses
+import importlib.metadata
+import importlib.util
 import inspect
 import json
+import os
+import platform
 import re
 import shutil
 import sys
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 
 from made.cli.train import Flag
 from made.core import Bonus, Density
 from made.core.config import suggest
+from made.core.extras import install
+from made.envs.control import rendering
 
 SCALES = {
     "smoke": "seconds: does it run at all",
@@ -132,6 +138,107 @@ def row(label: str) -> Row:
     return by_label[label]
 
 
+EXTRAS = {
+    "minigrid": ("grid", "Farama's MiniGrid, to compare with"),
+    "dm_control": ("control", "DeepMind Control from pixels"),
+    "stable_baselines3": ("sb3", "the Stable-Baselines3 plug-in"),
+    "ray": ("ray", "sweeps over many machines"),
+    "submitit": ("slurm", "sweeps through SLURM"),
+    "tensorboardX": ("tensorboard", "TensorBoard logs"),
+    "wandb": ("wandb", "Weights & Biases logs"),
+}
+
+
+class Finding(NamedTuple):
+    """One thing looked at."""
+
+    state: Literal["ok", "missing", "wrong"]
+    what: str
+    fix: str = ""
+
+
+def version(package: str) -> str | None:
+    """The installed version, without importing the package."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def examine() -> list[Finding]:
+    """Everything there is to say, most basic first."""
+    return [*_python(), *_devices(), *_graphics(), *_extras(), *_clashes()]
+
+
+def _python() -> list[Finding]:
+    old = sys.version_info < (3, 11)
+    fix = "install Python 3.11, 3.12 or 3.13" if old else ""
+    found = [Finding("wrong" if old else "ok", f"Python {platform.python_version()}", fix)]
+    for package in ("made-rl", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "matplotlib", "safetensors"):
+        installed = version(package)
+        state = "ok" if installed else "missing"
+        found.append(Finding(state, f"{package} {installed or 'not installed'}", "" if installed else install()))
+    return found
+
+
+def _devices() -> list[Finding]:
+    import jax
+
+    devices = jax.devices()
+    kinds = ", ".join(sorted({f"{d.platform} ({d.device_kind})" for d in devices}))
+    found = [Finding("ok", f"{len(devices)} JAX device(s): {kinds}; {os.cpu_count()} CPU cores")]
+    if devices[0].platform == "cpu" and os.path.exists("/proc/driver/nvidia/version"):
+        fix = f"{install('cuda12')} (or cuda13, for a driver of version 580 or later)"
+        found.append(Finding("wrong", "an NVIDIA driver is here, but JAX runs on the CPU", fix))
+    return found
+
+
+def _graphics() -> list[Finding]:
+    """Whether MuJoCo can draw here: each way is tried, in a process of its own."""
+    if not rendering.installed():
+        return []  # said among the extras
+    found = rendering.tried(*rendering.candidates())
+    working = [backend for backend in found if backend.works]
+    chosen = os.environ.get("MUJOCO_GL", "").lower()
+    if not working:
+        fix = rendering.NEEDS[found[0].name]
+        return [Finding("missing", f"pictures of control tasks: {rendering.reasons(found)}", fix)]
+    if chosen and chosen not in [backend.name for backend in working]:
+        fix = f"unset MUJOCO_GL, or set it to {working[0].name}, which works here"
+        if chosen in rendering.NEEDS:
+            fix += f"; or: {rendering.NEEDS[chosen]}"
+        return [Finding("wrong", f"MUJOCO_GL={chosen}, which does not draw here", fix)]
+    ways = ", ".join(f"{backend.name} {backend.detail}" for backend in working)
+    return [Finding("ok", f"pictures of control tasks: {ways} (MUJOCO_GL={chosen or 'not set'})")]
+
+
+def _extras() -> list[Finding]:
+    found = []
+    for module, (extra, purpose) in EXTRAS.items():
+        here = importlib.util.find_spec(module) is not None
+        fix = "" if here else install(extra)
+        found.append(Finding("ok" if here else "missing", f"{module}: {purpose}", fix))
+    return found
+
+
+def _clashes() -> list[Finding]:
+    """Combinations that are known to fail."""
+    found = []
+    mujoco = version("mujoco")
+    if version("dm_control") and mujoco and int(mujoco.split(".")[0]) >= 4:
+        found.append(
+            Finding("wrong", f"dm_control does not work with mujoco {mujoco}", "pip install 'mujoco>=3.17,<4'")
+        )
+    if version("tensorflow-probability") and version("jax"):
+        text = "tensorflow-probability is installed; its JAX part fails on jax 0.11 (made does not use it)"
+        found.append(Finding("wrong", text, "pip uninstall tensorflow-probability, if nothing else needs it"))
+    if os.environ.get("JAX_PLATFORMS") not in (None, "", "cpu", "cuda", "gpu", "tpu", "cuda,cpu"):
+        found.append(
+            Finding("wrong", f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}", "unset JAX_PLATFORMS, or set it to cpu")
+        )
+    return found or [Finding("ok", "no known clash between the installed packages")]
+
+
 @dataclasses.dataclass
 class List:
     """What there is: experiments, bonuses, agents, tasks, one line each."""
@@ -143,8 +250,6 @@ class List:
 
         kinds = everything()
         if self.kind is not None:
-            from made.core.config import suggest
-
             if self.kind not in kinds:
                 raise ValueError(f"There are no {self.kind!r} to list.{suggest(self.kind, list(kinds))} See: made list")
             kinds = {self.kind: kinds[self.kind]}
@@ -182,9 +287,7 @@ class Doctor:
     """What is installed, what is missing, which known clashes there are, each with its fix."""
 
     def main(self) -> int:
-        from made.cli import doctor
-
-        findings = doctor.examine()
+        findings = examine()
         for finding in findings:
             print(f"{finding.state:8} {finding.what}" + (f"\n{'':9}fix: {finding.fix}" if finding.fix else ""))
         return int(any(finding.state == "wrong" for finding in findings))

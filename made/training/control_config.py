@@ -11,9 +11,8 @@ from made.agents.dreamer.agent import Dreamer
 from made.agents.dreamer.observation_model import SIDE
 from made.agents.registry import make_agent
 from made.agents.sac.agent import RAD
-from made.bonuses.off_policy_presets import MEMORY
 from made.bonuses.re3 import RE3
-from made.bonuses.registry import from_elsewhere, make_bonus
+from made.bonuses.registry import RE3_MEMORY, from_elsewhere, make_bonus
 from made.bonuses.replay_data import needs_new
 from made.core import Bonus, Spec
 from made.core.schedules import Schedule
@@ -251,7 +250,7 @@ def _among_the_replay(run: ControlConfig) -> Bonus:
     def shortage(k: int) -> str:
         return f"the replay, and k={k} needs more of them than {path}={n}: add --set {path}={k + 1}"
 
-    return _with_room(run.bonus, n, shortage, given=lambda part: part.capacity != MEMORY)
+    return _with_room(run.bonus, n, shortage, given=lambda part: part.capacity != RE3_MEMORY)
 
 
 def _with_room(bonus: Bonus, n: int, shortage: Callable[[int], str], given: Callable = lambda part: False) -> Bonus:

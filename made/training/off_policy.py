@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
-from made.bonuses.feature_cache import with_feature_cache
-from made.bonuses.replay_data import DRAWS, LastFrame, recent_window, under_replay
+from made.bonuses.replay_data import DRAWS, LastFrame, recent_window, under_replay, with_feature_cache
 from made.core import Agent, Bonus, Environment, Metrics, ReplayContext, Spec, Transition, trees
 from made.core.schedules import Constant, Schedule
 from made.training.on_policy import RunConfig, learn

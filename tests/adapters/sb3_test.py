@@ -17,13 +17,12 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecTransposeImage
 
 import made.adapters.gymnasium
-from made.adapters.sb3 import BonusReplayBuffer, BonusVecEnv, GymVecEnv
-from made.adapters.sb3_minigrid import grid_envs
+from made.adapters.sb3 import BonusReplayBuffer, BonusVecEnv, GymVecEnv, grid_envs
 from made.bonuses import Count, FirstVisit, HashedCount
 from made.core.extras import needs
 from made.core.trees import stack
 from made.envs.external.farama import package_envs
-from made.envs.external.spaces import replace_rows
+from made.envs.external.host_env import replace_rows
 from made.training.host.bonus import HostBonus
 
 N, EVERY = 3, 8
@@ -326,11 +325,11 @@ def test_what_cannot_work_is_refused():
         BonusVecEnv(lakes(), bonus(), show="image")
     with pytest.raises(ValueError, match="optimize_memory_usage keeps the first observation"):
         BonusReplayBuffer(8, *TABLE, bonus="none", optimize_memory_usage=True, handle_timeout_termination=False)
-    with pytest.raises(ValueError, match="as_vec_env needs SAME_STEP"):
+    with pytest.raises(ValueError, match="GymVecEnv needs SAME_STEP"):
         GymVecEnv(gymnasium.make_vec("made/MiniGrid-Empty-5x5-v0", 2, autoreset_mode=AutoresetMode.NEXT_STEP))
 
 
-@pytest.mark.parametrize("name", ["sb3", "sb3_minigrid", "sb3_replay"])
+@pytest.mark.parametrize("name", ["sb3", "sb3_replay"])
 def test_without_the_extra_an_import_says_what_to_install(name, monkeypatch):
     for module in [module for module in sys.modules if module.split(".")[0] == "stable_baselines3"]:
         monkeypatch.setitem(sys.modules, module, None)

@@ -7,10 +7,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import made.adapters.gymnasium
-from made.adapters.vector_wrapper import BonusVectorWrapper
+from made.adapters.gymnasium import BonusVectorWrapper
 from made.bonuses import Count, FirstVisit
 from made.core.trees import stack
-from made.envs.external.spaces import true_successor
+from made.envs.external.host_env import true_successor
 from made.training.host.bonus import HostBonus
 
 N, EVERY, STEPS = 3, 5, 40

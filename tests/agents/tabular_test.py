@@ -8,7 +8,7 @@ from contracts.settings import experience
 
 from benchmarks.tabular.lock_speed import replay_error
 from made.agents import ModelPPO, QLearning, ValueIteration
-from made.agents.tabular.empirical_model import epsilon_greedy
+from made.agents.tabular import epsilon_greedy
 from made.bonuses import Count
 from made.tabular.families import Lock
 from made.tabular.solve import horizon_optimum

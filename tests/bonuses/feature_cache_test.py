@@ -8,10 +8,9 @@ from contracts.settings import quick
 
 from made.bonuses import RE3, Normalized, make_bonus
 from made.bonuses.densities.vae import AutoEncoder
-from made.bonuses.feature_cache import CachedRE3, CachedRND, encoded, with_feature_cache
 from made.bonuses.release.release_rnd import RandomEncoder, ReleasedRND
 from made.bonuses.release.release_vae import ReleasedNetwork
-from made.bonuses.replay_data import FromBatch, LastFrame
+from made.bonuses.replay_data import CachedRE3, CachedRND, FromBatch, LastFrame, encoded, with_feature_cache
 from made.core import ImageSpace, ReplayContext, Space, Spec, Transition
 from made.nets.fit import Fit
 

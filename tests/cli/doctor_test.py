@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from made.cli import doctor
+from made.cli import info
 from made.envs.control import rendering
 from made.envs.control.rendering import Backend
 
@@ -32,26 +32,26 @@ def test_doctor_says_whether_control_tasks_can_be_drawn(monkeypatch, works, aske
     monkeypatch.setattr(rendering, "candidates", lambda: tuple(works))
     monkeypatch.setattr(rendering, "installed", lambda: True)
     monkeypatch.setenv("MUJOCO_GL", asked)
-    [finding] = doctor._graphics()
+    [finding] = info._graphics()
     assert finding.state == state and what in finding.what and fix in finding.fix and bool(finding.fix) == bool(fix)
 
 
 def test_without_dm_control_nothing_is_tried_and_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(rendering, "installed", lambda: False)
     monkeypatch.setattr(rendering, "tried", lambda *names: pytest.fail("tried to draw"))
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
-    assert doctor._graphics() == []
-    assert any('pip install -e ".[control]"' in finding.fix for finding in doctor._extras())
+    monkeypatch.setattr(info.importlib.util, "find_spec", lambda name: None)
+    assert info._graphics() == []
+    assert any('pip install -e ".[control]"' in finding.fix for finding in info._extras())
 
 
 def test_no_advice_names_a_package_that_no_index_has():
     """`made-rl` is the name of the distribution, not of anything that pip finds."""
-    files = sorted(Path(doctor.__file__).parents[1].rglob("*.py"))
+    files = sorted(Path(info.__file__).parents[1].rglob("*.py"))
     advised = [path.name for path in files if re.search(r"pip install .?made", path.read_text("utf-8"))]
     assert len(files) > 100 and not advised
 
 
 def test_a_missing_package_is_installed_from_a_checkout(monkeypatch):
-    monkeypatch.setattr(doctor, "version", lambda package: None)
-    fixes = {finding.fix for finding in doctor._python()[1:]}
+    monkeypatch.setattr(info, "version", lambda package: None)
+    fixes = {finding.fix for finding in info._python()[1:]}
     assert fixes == {"pip install -e . in the checkout of made"}

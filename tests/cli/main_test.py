@@ -16,7 +16,7 @@ import jax
 import pytest
 
 import made
-from made.cli import doctor, experiments, main
+from made.cli import experiments, info, main
 from made.experiments import experiment, plots, runner, scheduler
 from made.experiments.report.collect import Report
 from made.experiments.store import job_lock
@@ -131,7 +131,7 @@ def test_the_version_is_one_line(capsys):
 def test_doctor_names_versions_and_fixes(capsys):
     _, out, _ = call(capsys, "doctor")
     assert "jax" in out and "JAX device" in out
-    findings = doctor.examine()
+    findings = info.examine()
     assert {"jax", "numpy", "minigrid", "ray"} <= {finding.what.split()[0].rstrip(":") for finding in findings}
     assert all(finding.fix for finding in findings if finding.state != "ok")
 

@@ -202,6 +202,37 @@ class Standardized(Density):
         return StandardizedState(inner, merged), {**metrics, **spread}
 
 
+class SuccessorDensity(Density):
+    """Any density asked about s' alone.
+
+        d(s, a, s') = inner(s', 0)
+
+    `arrived` = 0 leaves it a density of (s, a): a number, so that both are lanes of one program.
+    The paper's Section 5 has the density of (s, a); counting s' asks how the choice matters (docs/minigrid.md).
+    """
+
+    density: Density
+    arrived: float = 1.0
+
+    def __check_init__(self):
+        check_numbers(self, {SHARE: ("arrived",)})
+
+    def init(self, key, spec):
+        return self.density.init(key, spec)
+
+    def log_density(self, state, batch):
+        return self.density.log_density(state, self.moved(batch))
+
+    def update(self, state, batch, key):
+        return self.density.update(state, self.moved(batch), key)
+
+    def moved(self, batch: Transition) -> Transition:
+        """The batch as if each step had stood where it led, and had done nothing."""
+        here = lambda was, now: jnp.where(self.arrived > 0, now, was)  # noqa: E731
+        obs = jax.tree.map(here, batch.obs, batch.next_obs)
+        return batch._replace(obs=obs, action=here(batch.action, jnp.zeros_like(batch.action)))
+
+
 def score(seen: running_stats.Moments, raw: Float[Array, "*b"]) -> Float[Array, "*b"]:
     """How many deviations each log-density lies above the mean; 0 before any experience."""
     z = (raw - seen.mean) / running_stats.deviation(seen, LEAST_SPREAD)

@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space, create_empty_array
 from made.core import hashing
 from made.core.config import suggest
 from made.envs.external.farama import rooms_of
-from made.envs.external.spaces import replace_rows
+from made.envs.external.host_env import replace_rows
 from made.envs.minigrid import dynamics
 from made.envs.minigrid.env import LARGEST
 

@@ -8,7 +8,7 @@ from contracts.settings import Walk, collected
 
 from made.bonuses import HashedRecentCounts
 from made.bonuses.combinators import ConstantBonus
-from made.bonuses.densities.successor import SuccessorDensity
+from made.bonuses.densities.recent_counts import SuccessorDensity
 from made.bonuses.made import MADE
 
 

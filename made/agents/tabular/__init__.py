@@ -1,1 +1,0 @@
-"""Agents for tabular MDPs: value iteration, policy optimization on a learned model, Q-learning."""
