@@ -18,6 +18,7 @@ import tyro
 import made
 from made.cli.experiments import Check, Choose, Demo, Export, Figure, Report, Run
 from made.cli.info import Doctor, List, Map, Play
+from made.cli.plot import Plot
 from made.cli.sweep import Sweep
 from made.cli.train import Train
 from made.cli.transfer import Transfer
@@ -61,7 +62,7 @@ def spelled_out(words: list[str]) -> list[str]:
 
 COMMANDS = (
     *(Demo, List, Run, Sweep, Train, Transfer, Figure, Check, Report, Export, Map, Doctor),
-    *(Choose, Play, Completion),
+    *(Plot, Choose, Play, Completion),
 )
 RESUMED = ("demo", "run", "sweep", "train")  # the same command goes on with what is there
 # What tyro adds below a mistake.

@@ -128,9 +128,19 @@ class Train:
         return {name: train_plan.parse_frames(text, flags.get(name, f"--{name}")) for name, text in options.items()}
 
     def _finish(self, plan, train_state, out: Path) -> None:
+        self._curves(out)
         if self.video:
             self._video(plan, train_state, out)
         print(f"{train_state.update * plan.frames_per_update:,} frames of each seed; all of it is in {out}.")
+
+    def _curves(self, out: Path) -> None:
+        """Draw the learning curves, where matplotlib is installed and an episode has ended."""
+        try:
+            from made.cli.plot import draw_curves
+
+            print(f"drawn: {draw_curves((out,), 'return', out / 'curves.png')[0]}")
+        except (ImportError, ValueError) as error:
+            _say(f"no learning curves were drawn: {error}")
 
     def _video(self, plan, train_state, out: Path) -> None:
         from made.training import video
