@@ -1,6 +1,6 @@
-"""PPO in one file, in the manner of CleanRL, with an exploration bonus: the lines marked `bonus` are all that is added.
+"""Single-file PPO in the style of CleanRL, with an exploration bonus. Lines marked `bonus` are added.
 
-Run it: python examples/cleanrl_ppo_made.py --bonus-coef 0.1        and with --bonus-coef 0 for PPO alone
+Usage: python examples/cleanrl_ppo_made.py --bonus-coef 0.1  # 0 for PPO alone
 """
 
 import argparse
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical
 
-import made.adapters.gymnasium  # noqa: F401, it registers the tasks named made/...
+import made.adapters.gymnasium  # noqa: F401, registers the environments made/...
 from made import MADE, HostBonus  # bonus
 from made.bonuses import FirstVisit  # bonus
 from made.core.trees import stack  # bonus
@@ -34,12 +34,12 @@ def options(words: list[str] | None) -> argparse.Namespace:
     flags.add_argument("--gae-lambda", type=float, default=0.95)
     flags.add_argument("--clip", type=float, default=0.2)
     flags.add_argument("--entropy", type=float, default=1e-3)
-    flags.add_argument("--bonus-coef", type=float, default=0.1, help="what the bonus is multiplied by")  # bonus
+    flags.add_argument("--bonus-coef", type=float, default=0.1, help="bonus coefficient")  # bonus
     return flags.parse_args(words)
 
 
 class Agent(nn.Module):
-    """The numbers of a view name kinds, colours and states: a column for each, then two layers."""
+    """An MLP on the one-hot object, color and state of each cell of the view."""
 
     def __init__(self, n_actions: int):
         super().__init__()
@@ -54,7 +54,7 @@ class Agent(nn.Module):
 
 
 def advantages(rewards, values, ends, last_value, gamma, lam):
-    """Generalised advantage estimation; an ended episode passes nothing back."""
+    """Generalized advantage estimation; nothing is bootstrapped past the end of an episode."""
     found, following = torch.zeros_like(rewards), torch.zeros_like(last_value)
     for t in reversed(range(len(rewards))):
         after = last_value if t == len(rewards) - 1 else values[t + 1]
@@ -64,8 +64,8 @@ def advantages(rewards, values, ends, last_value, gamma, lam):
     return found
 
 
-def improve(agent, optimiser, batch, args):
-    """Some epochs of clipped policy gradient on (images, actions, log probabilities, advantages, returns)."""
+def improve(agent, optimizer, batch, args):
+    """Epochs of clipped policy gradient on (images, actions, log probabilities, advantages, returns)."""
     size = len(batch[0]) // args.minibatches
     for _ in range(args.epochs):
         for rows in torch.randperm(len(batch[0])).split(size):
@@ -75,10 +75,10 @@ def improve(agent, optimiser, batch, args):
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
             gain = torch.min(ratio * advantage, ratio.clamp(1 - args.clip, 1 + args.clip) * advantage).mean()
             loss = -gain + 0.5 * (value - target).pow(2).mean() - args.entropy * policy.entropy().mean()
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
-            optimiser.step()
+            optimizer.step()
 
 
 def main(words: list[str] | None = None) -> list[tuple[int, float, float]]:
@@ -87,7 +87,7 @@ def main(words: list[str] | None = None) -> list[tuple[int, float, float]]:
     random.seed(args.seed), np.random.seed(args.seed), torch.manual_seed(args.seed)
     envs = gymnasium.make_vec(args.task, args.num_envs, shows=("image", "hash"))
     agent = Agent(envs.single_action_space.n)
-    optimiser = torch.optim.Adam(agent.parameters(), args.learning_rate, eps=1e-5)
+    optimizer = torch.optim.Adam(agent.parameters(), args.learning_rate, eps=1e-5)
     spaces = envs.single_observation_space, envs.single_action_space
     bonus = HostBonus(FirstVisit(MADE.hashed()), *spaces, args.num_envs, args.seed)  # bonus
     obs, _ = envs.reset(seed=args.seed)
@@ -106,7 +106,7 @@ def main(words: list[str] | None = None) -> list[tuple[int, float, float]]:
                 log_probs[t] = policy.log_prob(actions[t])
             after, reward, terminated, truncated, info = envs.step(actions[t].numpy())
             done = terminated | truncated
-            successor = true_successor(after, info, done)  # bonus: the last observation, not the one after a reset
+            successor = true_successor(after, info, done)  # bonus: the true successor, not the reset observation
             steps.append(bonus.observe(obs, actions[t], reward, successor, terminated, truncated, after))  # bonus
             rewards[t], ends[t], obs = torch.tensor(reward), torch.tensor(done), after
             total += reward
@@ -114,16 +114,14 @@ def main(words: list[str] | None = None) -> list[tuple[int, float, float]]:
             total[done] = 0.0
         batch = stack(steps)  # bonus
         bonus.update(batch)  # bonus
-        intrinsic = bonus.reward(batch)  # bonus: a tensor, since actions came as tensors
-        rewards += (
-            args.bonus_coef * intrinsic
-        )  # bonus: before the advantages, so that novelty is discounted like any reward
+        intrinsic = bonus.reward(batch)  # bonus: a tensor, as the actions are tensors
+        rewards += args.bonus_coef * intrinsic  # bonus: added before advantages, so it is discounted
         with torch.no_grad():
             last_value = agent(torch.tensor(obs["image"]))[1]
         advantage = advantages(rewards, values, ends, last_value, args.gamma, args.gae_lambda)
         improve(
             agent,
-            optimiser,
+            optimizer,
             [x.flatten(0, 1) for x in (images, actions, log_probs, advantage, advantage + values)],
             args,
         )

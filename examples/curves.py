@@ -1,4 +1,4 @@
-"""Learning curves of an outside agent as one small JSON file with their provenance, and their picture."""
+"""Write learning curves with their provenance to one JSON file, and plot them."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from made.core import safe_files
 from made.experiments import plots
 from made.training.provenance import provenance
 
-Rows = Sequence[Sequence[float]]  # of one seed: (steps, mean return, share of successes, CPU seconds)
+Rows = Sequence[Sequence[float]]  # of one seed: (steps, mean return, success rate, CPU seconds)
 COLUMNS = ("steps", "return", "successes", "cpu_s")
 
 
 def record(path: str | os.PathLike, runs: Mapping[str, Mapping[int, Rows]], began: float, **settings: Any) -> Path:
-    """Write the curves of each bonus and seed, with what made them: settings, command, commit, device."""
+    """Write the curves of each bonus and seed with settings, command, commit and device."""
     path = Path(path)
     made_by = provenance(began, time.time() - began)
     curves = {
@@ -34,7 +34,7 @@ def record(path: str | os.PathLike, runs: Mapping[str, Mapping[int, Rows]], bega
 
 
 def _one_row_a_line(text: str) -> str:
-    """JSON with its innermost lists on one line each: indent=1 would give every number a line."""
+    """Put the innermost lists of indented JSON on one line each."""
     out, inner = [], []
     for line in text.splitlines():
         opened = line.rstrip().endswith("[")
@@ -52,10 +52,10 @@ def _one_row_a_line(text: str) -> str:
 
 
 def draw(files: Sequence[str | os.PathLike], path: str | os.PathLike) -> Path:
-    """Mean return over steps, one panel a task: the mean of the seeds, and each seed by a thin line."""
+    """Plot mean return over steps, one panel per task: the mean over seeds, and each seed as a thin line."""
     read = [json.loads(Path(file).read_text("utf-8")) for file in files]
     if not read:
-        raise ValueError("There are no recorded curves to draw: run the example with --out first.")
+        raise ValueError("No recorded curves to plot: run the example with --out first.")
     panels: dict[str, dict[str, dict[str, Rows]]] = {}
     for one in read:
         for name, seeds in one["curves"].items():
@@ -71,8 +71,8 @@ def draw(files: Sequence[str | os.PathLike], path: str | os.PathLike) -> Path:
             mean = np.mean([rows[:shortest, 1] for rows in several], axis=0)
             ax.plot(several[0][:shortest, 0], mean, color=look.colour, linestyle=look.line, label=look.text)
         counts = sorted({len(seeds) for seeds in bonuses.values()})
-        told = f"{' or '.join(map(str, counts))} seed{'s' * (counts != [1])}"
-        plots.title(ax, f"{task}, {told}", x="environment steps", y="mean return of 200 episodes")
+        label = f"{' or '.join(map(str, counts))} seed{'s' * (counts != [1])}"
+        plots.title(ax, f"{task}, {label}", x="environment steps", y="mean return of 200 episodes")
         plots.step_axis(ax)
     plots.legend(fig, columns=3)
     path = Path(path)

@@ -1,6 +1,6 @@
-"""A bonus of your own in a run, and the same bonus corrected by MADE.
+"""Write a bonus of your own, and wrap it in MADE.
 
-Run it: python examples/own_bonus.py
+Usage: python examples/own_bonus.py
 """
 
 from typing import ClassVar
@@ -36,11 +36,11 @@ class UpperConfidence(Bonus):
 
 
 def main() -> dict[str, float]:
-    """Mean return on a lock of five columns, by bonus."""
+    """Mean return of each bonus on a lock of five columns."""
     greedy, optimist = ValueIteration(initial=0.0, monotone=0.0), ValueIteration(monotone=0.0)
     agents_and_bonuses = {
         "greedy, no bonus": (greedy, UpperConfidence(scale=0.0)),
-        "optimist, no bonus": (optimist, UpperConfidence(scale=0.0)),  # only numbers differ: one compiled program
+        "optimist, no bonus": (optimist, UpperConfidence(scale=0.0)),  # only numbers differ, so it is not recompiled
         "own bonus": (optimist, UpperConfidence()),
         "MADE of own bonus": (optimist, MADE(UpperConfidence(), RecentCounts(window=1000))),
     }

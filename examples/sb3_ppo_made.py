@@ -1,6 +1,6 @@
-"""Stable-Baselines3's PPO on a sparse grid, without a bonus and with MADE: wrap the environment, the rest stays.
+"""PPO of Stable-Baselines3 on a sparse grid, without a bonus and with MADE: wrap the environment.
 
-A task named made/... is compiled; without made/ it is the minigrid package's own, and slower.
+A task made/... is compiled. Without made/ it is that of the minigrid package, which is slower.
 """
 
 import argparse
@@ -15,25 +15,25 @@ from stable_baselines3 import PPO
 from made.adapters.sb3 import VIEW_POLICY, BonusVecEnv, grid_envs
 from made.bonuses import MADE, FirstVisit, make_bonus
 
-BONUS = {"strength": 0.15, "every": 100}  # an episode gets 0.15 from the bonus, where the goal is worth up to 1
+BONUS = {"strength": 0.15, "every": 100}  # total bonus of an episode; reaching the goal gives up to 1
 AGENT = {"n_steps": 100, "batch_size": 400, "n_epochs": 4, "learning_rate": 6e-4, "ent_coef": 1e-3}
 
 
 def train(task: str, name: str, steps: int, seed: int, n_envs: int = 32) -> list[tuple[float, ...]]:
-    """Rows of (steps, mean return and share of successes of the last 200 episodes, CPU seconds)."""
+    """Rows of (steps, mean return and success rate of the last 200 episodes, CPU seconds)."""
     bonus = FirstVisit(MADE.deep()) if name == "made" else make_bonus(name)
     venv = BonusVecEnv(grid_envs(task, n_envs), bonus, show="image", seed=seed, **BONUS)
     model = PPO("MlpPolicy", venv, seed=seed, device="cpu", policy_kwargs=VIEW_POLICY, **AGENT)
     returns, rows, began = [], [], time.process_time()
 
-    def watch(local: dict, _: dict) -> bool:
+    def callback(local: dict, _: dict) -> bool:
         returns.extend(info["episode"]["r"] for info in local["infos"] if "episode" in info)
         if model.num_timesteps % (n_envs * AGENT["n_steps"]) == 0 and returns:
             last = np.array(returns[-200:])
             rows.append((model.num_timesteps, last.mean(), (last > 0).mean(), time.process_time() - began))
         return True
 
-    model.learn(steps, callback=watch)
+    model.learn(steps, callback=callback)
     print(f"{name:12} seed {seed}: mean return {rows[-1][1]:.3f} after {steps:,} steps, {rows[-1][3]:.0f} CPU seconds")
     return rows
 
@@ -44,8 +44,8 @@ def main(words: list[str] | None = None) -> dict | Path:
     flags.add_argument("--steps", type=int, default=200_000)
     flags.add_argument("--seeds", type=int, nargs="+", default=[0])
     flags.add_argument("--bonus", nargs="+", default=["none", "made"], help="none, made, or any of `made list`")
-    flags.add_argument("--out", type=Path, default=Path("results/sb3"), help="the folder of recorded curves")
-    flags.add_argument("--draw", type=Path, help="draw all of them into this .png; --steps 0 draws only")
+    flags.add_argument("--out", type=Path, default=Path("results/sb3"), help="folder for the curves")
+    flags.add_argument("--draw", type=Path, help="plot all curves to this .png; --steps 0 only plots")
     given, began = flags.parse_args(words), time.time()
     settings = {"task": given.task, "command": " ".join(["python", *sys.argv]), "bonus": BONUS, "agent": AGENT}
     found = {}

@@ -1,6 +1,6 @@
 """Tabular MADE: value iteration with the bonus 1/sqrt(N B) finds the far end of the bidirectional lock.
 
-Run it: python examples/tabular_made.py
+Usage: python examples/tabular_made.py
 """
 
 import numpy as np
@@ -13,8 +13,8 @@ EPISODES, SEEDS = 900, 10
 
 
 def main() -> dict[str, float]:
-    """Ten locks at once, one a seed, as lanes of one compiled program."""
-    lock = make("lock")  # H = 10, p = 0.1: an episode is 11 steps
+    """Train ten seeds in one compiled program."""
+    lock = make("lock")  # H = 10, p = 0.1; episodes have 11 steps
     run = RunConfig(lock, ValueIteration(), MADE.tabular(window=1000), unroll=11, iterations=EPISODES, every=100)
     records = run_batch([run] * SEEDS, range(SEEDS))
     returns = np.array([record.rows["return"] for record in records]).mean(axis=0)
