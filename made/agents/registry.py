@@ -66,8 +66,3 @@ def list_agents(setting: str | None = None, *, installed: bool = True) -> list[s
     if setting is None:
         return plugins.with_installed(_PLUGINS, _TABLE) if installed else list(_TABLE)
     return [name for name, make in _TABLE.items() if setting_of(make()) == setting]
-
-
-def maker(name: str) -> Callable[[], Agent]:
-    """The function or class that makes an agent of this package."""
-    return _TABLE[name]

@@ -1,4 +1,4 @@
-"""Commands that look: what there is, where it is in the paper, what is missing, how a grid feels."""
+"""The commands `made list`, `made map`, `made doctor` and `made play`."""
 
 import dataclasses
 import importlib.metadata
@@ -16,55 +16,26 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 
-from made.cli.train import Flag
-from made.core import Bonus, Density
+from made.cli.train import Flag, shown
 from made.core.config import suggest
 from made.core.extras import install
 from made.envs.control import rendering
 
-SCALES = {
-    "smoke": "seconds: does it run at all",
-    "demo": "two minutes on two cores: small, cut to fit",
-    "small": "minutes on two cores",
-    "gpu": "minutes to hours on one accelerator, in pieces that go on",
-    "paper": "the paper's budget",
-}
+# Kind -> name -> line of `made list`. Other names get the first line of their docstring.
+ABOUT = json.loads(Path(__file__).with_name("descriptions.json").read_text("utf-8"))
+FAMILIES, VARIANTS = ABOUT.pop("families"), ABOUT.pop("variants")  # of grids, by class and by field
 
 
-def first_line(thing: Any) -> str:
-    """The first line of a class's docstring."""
-    return (inspect.getdoc(thing) or "").split("\n")[0]
-
-
-def made_of(thing: Any) -> str:
-    """The class of a bonus or a density, and those of the bonuses and densities within it."""
-    parts = (getattr(thing, field.name) for field in dataclasses.fields(thing))
-    within = ", ".join(made_of(part) for part in parts if isinstance(part, Bonus | Density))
-    return type(thing).__name__ + (f"({within})" if within else "")
-
-
-def line(thing: Any, maker: Any = None) -> str:
-    """What an object is, in the words of its maker where that has some, and what it was made with."""
-    fields = {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
-    said = [f"{name}={value}" for name, value in fields.items() if isinstance(value, int | float)]
-    said += [f"{name}={made_of(value)}" for name, value in fields.items() if isinstance(value, Bonus | Density)]
-    named = first_line(maker) if inspect.isfunction(maker) else ""
-    return (named or first_line(type(thing))) + (f" [{', '.join(said)}]" if said else "")
-
-
-def _control(name: str) -> str:
-    """What a task of DeepMind Control is, read without the suite."""
-    from made.envs.control import make_control
-    from made.envs.control.tasks import SPARSE
-
-    task = make_control(name)
-    ours = SPARSE.get(name)
-    less = f": {ours.domain} {ours.task}, rewards below {ours.least:g} left out" if ours else ""
-    return f"DeepMind Control{less} [repeat={task.repeat}, camera={task.camera}]"
+def grid_line(grid: Any) -> str:
+    """One line on a grid task: its family, its variants and its time limit."""
+    fields = {field.name: getattr(grid.maker, field.name) for field in dataclasses.fields(grid.maker)}
+    parts = [FAMILIES[type(grid.maker).__name__].format(**fields)]
+    parts += [words for name, words in VARIANTS.items() if fields.get(name)] + ["noisy TV"] * grid.noisy_tv
+    return ", ".join(parts) + f"; {grid.maker.max_steps} steps"
 
 
 def _installed() -> dict[str, str]:
-    """What installed packages bring, told without importing them."""
+    """Names that installed packages add, without importing them."""
     from made.core import plugins
 
     return {
@@ -82,23 +53,23 @@ def everything() -> dict[str, dict[str, str]]:
     from made.envs.registry import list_envs, make
     from made.experiments import experiments
 
+    known = {
+        "bonuses": (bonuses.list_bonuses("on_policy", installed=False), bonuses.make_bonus),
+        "control-bonuses": (bonuses.list_bonuses("off_policy", installed=False), bonuses.make_bonus),
+        "agents": (agents.list_agents(installed=False), agents.make_agent),
+        "tasks": (list_envs("tabular"), lambda name: getattr(make(name), "family", make(name))),
+        "control": (list_envs("control"), make),
+    }
+    lines = {
+        kind: {name: ABOUT[kind].get(name) or (inspect.getdoc(type(make(name))) or "").split("\n")[0] for name in names}
+        for kind, (names, make) in known.items()
+    }
     return {
         "experiments": {name: f"{e.title} ({e.figure})" for name, e in experiments().items()},
-        "bonuses": {
-            name: line(bonuses.make_bonus(name)) for name in bonuses.list_bonuses("on_policy", installed=False)
-        },
-        "control-bonuses": {
-            name: line(bonuses.make_bonus(name, "off_policy"))
-            for name in bonuses.list_bonuses("off_policy", installed=False)
-        },
-        "agents": {
-            name: line(agents.make_agent(name), agents.maker(name)) for name in agents.list_agents(installed=False)
-        },
-        "tasks": {name: line(getattr(make(name), "family", make(name))) for name in list_envs("tabular")},
-        "grids": {name: line(make().maker) for name, make in GRIDS.items()},
-        "control": {name: _control(name) for name in list_envs("control")},
+        **lines,
+        "grids": {name: grid_line(make()) for name, make in GRIDS.items()},
         "installed": _installed(),
-        "scales": SCALES,
+        "scales": ABOUT["scales"],
     }
 
 
@@ -241,13 +212,13 @@ def _clashes() -> list[Finding]:
 
 @dataclasses.dataclass
 class List:
-    """What there is: experiments, bonuses, agents, tasks, one line each."""
+    """List experiments, bonuses, agents and tasks, one line each."""
 
-    kind: Annotated[str | None, tyro.conf.Positional] = None  # one of these alone, such as bonuses
-    json: Flag = False  # in a stable form for programs
+    # list one kind only: experiments, bonuses, control-bonuses, agents, tasks, grids, control, installed or scales
+    kind: Annotated[str | None, tyro.conf.Positional, shown("[KIND]")] = None
+    json: Flag = False  # print names as JSON
 
     def main(self) -> int:
-
         kinds = everything()
         if self.kind is not None:
             if self.kind not in kinds:
@@ -267,12 +238,12 @@ class List:
 
 @dataclasses.dataclass
 class Map:
-    """Where an equation, algorithm, theorem, lemma or figure of the paper is in the code."""
+    """Show where an equation, algorithm, theorem, lemma or figure of the paper is in the code."""
 
-    label: Annotated[str | None, tyro.conf.Positional] = None  # such as eq:bonus_design; every row unless given
+    # a label of the paper, such as eq:bonus_design; default: all
+    label: Annotated[str | None, tyro.conf.Positional, shown("[LABEL]")] = None
 
     def main(self) -> int:
-
         if self.label is None:
             for one in rows():
                 print(f"{one.label:32} {one.item:28} {one.code}  [{one.status}]")
@@ -284,7 +255,7 @@ class Map:
 
 @dataclasses.dataclass
 class Doctor:
-    """What is installed, what is missing, which known clashes there are, each with its fix."""
+    """Check this installation: versions, extras, devices, rendering. Each problem comes with its fix."""
 
     def main(self) -> int:
         findings = examine()
@@ -295,11 +266,15 @@ class Doctor:
 
 @dataclasses.dataclass
 class Play:
-    """Walk a grid in the terminal: a, d turn; w goes; p picks up; t toggles; q quits."""
+    """Play a grid task in the terminal.
 
-    task: Annotated[str, tyro.conf.Positional]  # a MiniGrid id, in full or as in KeyCorridorS3R3
-    seed: int = 0
-    keys: str | None = None  # these keys instead of the keyboard's
+    Keys: a, d turn; w goes forward; p picks up; l drops; t toggles; x is done; r starts a new level; q quits.
+    """
+
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]  # MiniGrid id, such as KeyCorridorS3R3
+    seed: int = 0  # seed of the level
+    # play these keys instead of reading the keyboard, such as wwdw
+    keys: Annotated[str | None, shown("KEYS")] = None
 
     def main(self) -> int:
         from made.envs.minigrid.play import play

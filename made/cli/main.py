@@ -1,4 +1,4 @@
-"""The command `made`: finds the command that the words ask for, runs it, and tells in one line what went wrong."""
+"""The command line: parse a command, run it, and report errors in one line."""
 
 import contextlib
 import dataclasses
@@ -39,7 +39,7 @@ PLACES = {  # where each shell looks for completions of its user
 
 @dataclasses.dataclass
 class Completion:
-    """Print what lets the shell complete commands and options, and say where to put it."""
+    """Print shell completions and say where to put them."""
 
     shell: Annotated[Literal["bash", "zsh", "fish"], tyro.conf.Positional]
 
@@ -47,7 +47,7 @@ class Completion:
         asked = [sys.executable, "-m", "made", "--tyro-print-completion", self.shell]
         script = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
         print(script, end="")
-        print(f"made: to keep it: made completion {self.shell} > {PLACES[self.shell]}", file=sys.stderr)
+        print(f"made: to install: made completion {self.shell} > {PLACES[self.shell]}", file=sys.stderr)
         return 0
 
 
@@ -64,7 +64,7 @@ COMMANDS = (
     *(Demo, List, Run, Sweep, Train, Transfer, Figure, Check, Report, Export, Map, Doctor),
     *(Plot, Choose, Play, Completion),
 )
-RESUMED = ("demo", "run", "sweep", "train")  # the same command goes on with what is there
+RESUMED = ("demo", "run", "sweep", "train")  # the same command resumes
 # What tyro adds below a mistake.
 AFTERWARDS = ("For full helptext", "Argument helptext", "Perhaps you meant", "Got errors")
 
@@ -105,22 +105,37 @@ def _in_one_line(box: str) -> str:
 
 OVERVIEW = """made: exploration bonuses for reinforcement learning, in JAX.
 
+start
   made demo                      reproduce Figures 3 to 6 and check claims 1 to 17, in two minutes
-  made train                     train a deep agent with MADE, with a video and a map of visits, in two minutes
-  made list                      list experiments, bonuses, agents and environments
-  made run lock --scale small    run an experiment; then: made check lock, made figure lock
-  made sweep lock --on pool      run an experiment on several processes, Ray or SLURM
-  made train --env DoorKey-5x5   train an agent with a bonus; run again to resume
+  made list                      list experiments, bonuses, agents and tasks
   made doctor                    check this installation
   made completion bash           print shell completions; also zsh and fish
+
+train
+  made train                     train IMPALA with MADE on MultiRoom-N6, in two minutes
+  made train --env DoorKey-5x5   train an agent with a bonus; run again to resume
+  made transfer DIR              compare a policy in another implementation of its task
+  made play DoorKey-5x5          play a grid task by hand
+
+experiments
+  made run lock --scale small    run an experiment of the paper; run again to resume
+  made sweep lock --on pool      run it on several processes, Ray or SLURM
+  made choose dmc_search         use the best settings of a search
+  made export                    pack recorded runs into a few files
+
+inspect
+  made check lock                check the paper's claims on recorded runs
+  made figure lock               plot recorded runs
+  made report                    write every claim and figure into one page
+  made map eq:bonus_design       find the code of an equation, theorem or figure
 
 Run any command with --help for its options."""
 
 FAILED = (
-    "The device failed, as the last line above says: too little memory, or an error of its library. What is stored "
-    "stays, and the same command goes on from the last checkpoint, where there is one."
+    "The device failed: out of memory, or a library error, see above. Progress is saved; run the same command to "
+    "resume from the last checkpoint."
 )
-FULL = "The disk is full: what was stored before is whole, and with more room the same command goes on."
+FULL = "The disk is full. Progress is saved; free some space and run the same command to resume."
 
 
 def _warned(message: Warning | str, category: type[Warning], *where: Any) -> None:
@@ -137,7 +152,7 @@ def main(words: list[str] | None = None) -> int:
     """Entry point of the command line."""
     words = sys.argv[1:] if words is None else words
     try:
-        if not words:
+        if not words or words in (["-h"], ["--help"]):
             print(OVERVIEW, flush=True)
             return 0
         if words == ["--version"]:
@@ -156,11 +171,11 @@ def main(words: list[str] | None = None) -> int:
         print(f"made: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("made: interrupted; what is stored stays, and the same command goes on from there.", file=sys.stderr)
+        print("made: Interrupted. Progress is saved; run the same command to resume.", file=sys.stderr)
         os._exit(130)  # threads may still be inside compiled code
     except signals.Terminated as stop:
         sys.stdout.flush()
-        said = str(stop) or "; what is stored stays"
+        said = str(stop) or "; progress is saved"
         again = f" To resume: {shlex.join(['made', *words])}" if words[0] in RESUMED else ""
         print(f"made: stopped by SIGTERM{said}.{again}", file=sys.stderr, flush=True)
         os._exit(signals.CODE)  # threads may still be inside compiled code

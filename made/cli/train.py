@@ -1,4 +1,4 @@
-"""`made train`: what is asked for, checked, run, and where it went."""
+"""The command `made train`."""
 
 import contextlib
 import dataclasses
@@ -10,39 +10,50 @@ from typing import Annotated, Any
 import tyro
 
 Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]  # an option that may be given several times
-Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]  # what it is when not given needs no word, of --no-x least
+Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]  # --no-x (default: True) would read as if x were off
 
 _PLACES = ("out", "hosts", "host", "coordinator")  # where a run is, not what it is
+
+
+def shown(metavar: str, default: str = "") -> Any:
+    """How an optional value appears in --help."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})" if default else "")
 
 
 @dataclasses.dataclass
 class Train:
     """Train an agent with an exploration bonus. Run the same command again to resume an unfinished run."""
 
-    # environment: a MiniGrid id (long or short, such as DoorKey-5x5), a tabular or control task, gym:ID, envpool:ID, or
-    # module:Class
-    env: str
-    agent: str = "impala"  # agent name or module:Class; for control tasks sac (states), rad (pixels) or dreamer
-    bonus: str = "made"  # bonus name (see `made list`) or module:Class
-    steps: str | None = None  # environment frames per seed, such as 4M; default 10M (control tasks: 500k)
-    seeds: int = 1  # number of seeds, trained in parallel
-    # bonus coefficient; default 0.01, 1.0 with --strength, and the paper's value on control tasks
-    bonus_coef: float | None = None
+    # MiniGrid id (long or short, such as DoorKey-5x5), tabular task, control task, gym:ID, envpool:ID or module:Class
+    env: Annotated[str, tyro.conf.arg(metavar="ID")]
+    # agent name or module:Class; for control tasks sac (states), rad (pixels) or dreamer
+    agent: Annotated[str, tyro.conf.arg(metavar="NAME")] = "impala"
+    bonus: Annotated[str, tyro.conf.arg(metavar="NAME")] = "made"  # bonus name (see `made list`) or module:Class
+    # environment frames per seed, such as 4M
+    steps: Annotated[str | None, shown("FRAMES", "10M; control tasks: 500k")] = None
+    seeds: Annotated[int, tyro.conf.arg(metavar="N")] = 1  # number of seeds, trained in parallel
+    # bonus coefficient
+    bonus_coef: Annotated[float | None, shown("X", "0.01; 1.0 with --strength; the paper's on control tasks")] = None
     first_visit: Flag = False  # reward only the first visit of a state in each episode
-    # calibrate the bonus: total per full-length episode in units of the largest return; --bonus-coef multiplies it
-    strength: float | None = None
-    set: Several = ()  # override a setting, such as agent.learning_rate=3e-4 or n_envs=64
-    out: Path | None = None  # run directory; default training/<env>-<agent>-<bonus>
-    every: str | None = None  # frames between log records; default 50k (control tasks: 2k)
-    eval_every: str | None = None  # frames between evaluations on unseen levels; default 500k (control tasks: 10k)
-    checkpoint_every: str | None = None  # frames between checkpoints; default 500k (control tasks: 50k)
-    devices: int | None = None  # number of devices; default 1, or all with --hosts
-    hosts: int = 1  # number of processes of a distributed run; start each with the same command and its --host
-    host: int = 0  # index of this process; process 0 writes the files
-    coordinator: str = "127.0.0.1:9911"  # address of process 0
+    # scale the bonus so that a full-length episode gets X in total, in units of the largest return; --bonus-coef
+    # multiplies it; 0.4 is a good start on grids
+    strength: Annotated[float | None, shown("X")] = None
+    # override a setting, such as agent.learning_rate=3e-4 or n_envs=64
+    set: Annotated[Several, tyro.conf.arg(metavar="PATH=VALUE")] = ()
+    out: Annotated[Path | None, shown("DIR", "training/<env>-<agent>-<bonus>")] = None  # run directory
+    every: Annotated[str | None, shown("FRAMES", "50k; control tasks: 2k")] = None  # frames between log records
+    # frames between evaluations on unseen levels
+    eval_every: Annotated[str | None, shown("FRAMES", "500k; control tasks: 10k")] = None
+    # frames between checkpoints
+    checkpoint_every: Annotated[str | None, shown("FRAMES", "500k; control tasks: 50k")] = None
+    devices: Annotated[int | None, shown("N", "1; all with --hosts")] = None  # number of devices
+    # processes of a distributed run; start each with the same command and its own --host
+    hosts: Annotated[int, tyro.conf.arg(metavar="N")] = 1
+    host: Annotated[int, tyro.conf.arg(metavar="I")] = 0  # index of this process; process 0 writes the files
+    coordinator: Annotated[str, tyro.conf.arg(metavar="HOST:PORT")] = "127.0.0.1:9911"  # address of process 0
     tensorboard: Flag = False  # write TensorBoard logs
-    wandb: str | None = None  # log to this Weights & Biases project
-    video: Flag = True  # --no-video: skip the video and the map of visits at the end
+    wandb: Annotated[str | None, shown("PROJECT")] = None  # log to this Weights & Biases project
+    video: Flag = True  # skip the video and the map of visits at the end
 
     def main(self) -> int:
         from made.training import loggers, train_run
@@ -131,7 +142,7 @@ class Train:
         self._curves(out)
         if self.video:
             self._video(plan, train_state, out)
-        print(f"{train_state.update * plan.frames_per_update:,} frames of each seed; all of it is in {out}.")
+        print(f"{train_state.update * plan.frames_per_update:,} frames per seed, saved in {out}.")
 
     def _curves(self, out: Path) -> None:
         """Draw the learning curves, where matplotlib is installed and an episode has ended."""

@@ -1,4 +1,4 @@
-"""`made transfer`: does a policy do as well in another implementation of the task that it was trained on?"""
+"""The command `made transfer`."""
 
 import dataclasses
 import importlib.metadata
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from made.cli.train import Several
+from made.cli.train import Several, shown
 
 KINDS = {"made": "the compiled grids", "gym": "the minigrid package", "envpool": "EnvPool"}
 LIBRARIES = {"gym": "minigrid", "envpool": "envpool"}
@@ -20,14 +20,17 @@ NOTHING = "nothing to compare: no episode was paid in either"
 
 @dataclasses.dataclass
 class Transfer:
-    """Play a trained policy on fresh levels where it was trained and in another implementation, and compare."""
+    """Compare a trained policy on its own task and in another implementation of it, on unseen levels."""
 
-    folder: Annotated[Path, tyro.conf.Positional]  # of made train; its newest checkpoint is played
-    to: str | None = None  # made, gym or envpool; gym for a policy of the compiled grids, made for any other
-    episodes: int = 500  # in each implementation, sampled and greedy
-    seed: int = 0  # which seed of the run
-    out: Path | None = None  # where the record goes; transfer.json in the folder unless given
-    allow: Several = ()  # a module of your own that may be imported for its classes; may be given several times
+    # run directory of `made train`; its newest checkpoint is used
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    # implementation to compare with: made (compiled grids), gym (the minigrid package) or envpool
+    to: Annotated[str | None, shown("NAME", "gym for compiled grids, else made")] = None
+    episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 500  # episodes in each, with sampled and with greedy actions
+    seed: int = 0  # seed of the run
+    out: Annotated[Path | None, shown("FILE", "transfer.json in DIR")] = None  # where the results are written
+    # module of your own that may be imported for its classes
+    allow: Annotated[Several, tyro.conf.arg(metavar="MODULE")] = ()
 
     def main(self) -> int:
         from made.core.safe_files import write_atomic

@@ -53,15 +53,15 @@ def test_no_flag_is_shown_with_the_value_it_has_when_it_is_not_given(name, capsy
         main.main([name, "--help"])
     told = " ".join(re.sub(r"[^\x20-\x7e]", " ", capsys.readouterr().out).split())
     assert "usage: made" in told and "default: True" not in told and "default: False" not in told
-    assert name != "train" or "--no-video --no-video: skip the video" in told
+    assert name != "train" or "--no-video skip the video" in told
 
 
 def test_help_explains_bonus_coef_and_strength(capsys):
     with pytest.raises(SystemExit, match="0"):
         main.main(["train", "--help"])
     told = " ".join(re.sub(r"[^\x20-\x7e]", " ", capsys.readouterr().out).split())
-    assert "bonus coefficient; default 0.01, 1.0 with --strength, and the paper's value on control tasks" in told
-    assert "total per full-length episode in units of the largest return; --bonus-coef multiplies it" in told
+    assert "bonus coefficient (default: 0.01; 1.0 with --strength; the paper's on control tasks)" in told
+    assert "a full-length episode gets X in total" in told and "--bonus-coef multiplies it" in told
 
 
 def test_bash_completes_commands(capsys, tmp_path):
@@ -85,7 +85,7 @@ def test_list_takes_one_kind_and_tells_the_forms_of_made_apart(capsys):
     lines = out.splitlines()
     assert code == 0 and lines[0] == "bonuses:" and not any(line.endswith(":") for line in lines[1:])
     forms = [line.split(maxsplit=1)[1] for line in lines if line.split()[0].startswith("made")]
-    assert len(forms) == len(set(forms)) == 5 and "RND, Standardized(VAE)" in re.sub(r"\w+=", "", " ".join(forms))
+    assert len(forms) == len(set(forms)) == 5
     code, _, err = call(capsys, "list", "bonus")
     assert code == 2 and "Did you mean 'bonuses'?" in err and "made list" in err
 

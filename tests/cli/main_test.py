@@ -37,9 +37,11 @@ def recorded(tmp_path_factory):
     return folder
 
 
-def test_alone_it_says_what_to_do_next(capsys):
-    code, out, _ = call(capsys)
-    assert code == 0 and "made demo" in out
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_the_overview_names_every_command_and_fits_on_a_screen(capsys, words):
+    code, out, _ = call(capsys, *words)
+    assert code == 0 and all(f"  made {command.__name__.lower()}" in out for command in main.COMMANDS)
+    assert len(out.splitlines()) <= 30 and max(map(len, out.splitlines())) <= 100
 
 
 def test_list_names_everything_by_kind(capsys):
@@ -68,7 +70,9 @@ def test_list_names_everything_by_kind(capsys):
     assert {"rad", "sac", "dreamer", "impala"} <= set(kinds["agents"]) and "hopper_hop" in kinds["control"]
     assert "lock" in kinds["tasks"] and "benchmarks" not in kinds
     told = call(capsys, "list")[1]
-    assert "hoeffding" in told and re.search(r"^  sac +Soft actor-critic on vectors", told, re.M), "not RAD, its class"
+    assert "hoeffding" in told and re.search(r"^  sac +soft actor-critic; control from states", told, re.M)
+    assert max(map(len, told.splitlines())) <= 110
+    assert all(set(kinds[kind]) == set(lines) for kind, lines in info.ABOUT.items()), "a hand-written line for each"
 
 
 def test_check_prints_every_claim_in_a_stable_form(capsys, recorded):
@@ -334,7 +338,7 @@ def test_sigterm_ends_a_run_with_what_is_stored_and_says_how_to_resume(tmp_path,
     ended = subprocess.run([sys.executable, "-c", script, *asked], capture_output=True, text=True)
     last = ended.stderr.splitlines()[-1]
     assert ended.returncode == 143 and "Traceback" not in ended.stderr, ended.stderr
-    assert last == f"made: stopped by SIGTERM; what is stored stays. To resume: made {' '.join(asked)}"
+    assert last == f"made: stopped by SIGTERM; progress is saved. To resume: made {' '.join(asked)}"
     assert (stored := len(whole(tmp_path))) > 0
     code, out, _ = call(capsys, *asked)
     assert code == 0 and len(whole(tmp_path)) == 24 and (f"{stored} runs are stored already" in out or stored == 24)
@@ -373,7 +377,7 @@ def test_an_error_of_the_device_is_shown_whole_and_told_in_one_line(monkeypatch,
     assert main.main(["list"]) == 1
     said = capsys.readouterr().err
     assert "Traceback" in said and "RESOURCE_EXHAUSTED: Out of memory" in said
-    assert said.splitlines()[-1].startswith("made: The device failed, as the last line above says")
+    assert said.splitlines()[-1].startswith("made: The device failed: out of memory")
     raised = RuntimeError("a mistake of ours")
     with pytest.raises(RuntimeError, match="of ours"):
         main.main(["list"])

@@ -77,7 +77,7 @@ def test_two_processes_killed_and_started_again_give_what_one_gives(tmp_path):
     for process, said in zip([*pair(words, out, cache), alone], ("going on with", "host 1 of 2", ""), strict=True):
         told, err = process.communicate()
         assert process.returncode == 0 and said in err, err[-2000:]
-        assert ("all of it is in" in told) == (said != "host 1 of 2"), "one of them speaks"
+        assert ("frames per seed, saved in" in told) == (said != "host 1 of 2"), "one of them speaks"
     assert len(found := rows(out)) == 4 * 30 and found == rows(tmp_path / "one")
     ends = [checkpoint.files(tmp_path / name / run_dir.CHECKPOINTS) for name in ("two", "one")]
     assert [path.name for path in ends[0]] == [path.name for path in ends[1]]
