@@ -240,7 +240,7 @@ def test_steps_are_rounded_up_to_whole_updates_and_it_says_so(capsys, tmp_path):
     note = "made: an update takes 32 frames, so 1,000 steps are rounded up to 1,024.\n"
     assert note in call(capsys, *SMALL, "--steps", "1000", "--out", tmp_path / "run")[2]
     _, out, err = call(capsys, *SMALL, "--steps", "2048", "--out", tmp_path / "run")
-    assert "rounded up" not in err and "2,048 frames of each seed" in out
+    assert "rounded up" not in err and "2,048 frames per seed" in out
 
 
 @pytest.mark.parametrize(
