@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -32,32 +33,46 @@ class Demo:
         store, scale = Store(self.out), Scale(self.scale)
         require_dir(self.report, "--report")  # before two minutes of work
         studies = [runner.Study(experiment, scale) for experiment in experiments().values() if experiment.in_demo]
-        runner.run(studies, store)
+        runner.run(studies, store, wait=True)
         return _print_paths(collect.publish(studies, store, self.report))
 
 
 @dataclasses.dataclass
 class Run:
-    """Run an experiment. What is stored already is not run again; an interrupted run goes on."""
+    """Run an experiment, here or on a cluster. Stored runs are not run again; an interrupted run resumes."""
 
     experiment: Name
     scale: str = "small"  # smoke, demo, small, gpu or paper
-    seeds: int | None = None  # seeds 0 to N-1 instead of the scale's own number
-    minutes: float | None = None  # stop after about so long, with checkpoints where there are any
+    seeds: int | None = None  # seeds 0 to N-1. Default: those of the scale
     only: Several = ()  # a configuration, or a pattern such as 'pendulum*/made'; may be given several times
     set: Several = ()  # path=value, such as bonus.recent.window=500; may be given several times
     out: Path = Path("runs")  # the store of runs
+    on: str = "threads"  # threads, processes, ray (a cluster) or slurm
+    workers: int | None = None  # programs at once. Default: one for each core; slurm: 100 jobs; a Ray cluster decides
+    lanes: int = 512  # the most runs of one program; another number may change last bits
+    minutes: float | None = None  # stop after this time; control runs save a checkpoint. slurm: limit of a job [240]
+    retries: int = 3  # of a program whose worker dies; an error is not tried again
+    wait: Flag = False  # for runs that another process makes, and make them if it dies
+    cpus: float = 1.0  # of a worker, on ray and slurm
+    gpus: float = 0.0  # of a worker, on ray and slurm
+    address: str | None = None  # of a Ray cluster, such as auto or 10.0.0.1:6379. Default: start a local one
+    cluster: str = "slurm"  # slurm, or local to try --on slurm without SLURM
+    partition: str | None = None  # of SLURM
 
     def main(self) -> int:
         from made.experiments import runner
+        from made.experiments.executors import Options
         from made.experiments.store.store import Store
 
-        if self.seeds is not None and self.seeds < 1:
-            raise ValueError(f"--seeds must be at least 1, got {self.seeds}.")
-        if self.minutes is not None and not self.minutes > 0:
-            raise ValueError(f"--minutes must be above 0, got {self.minutes}.")
+        for name in ("seeds", "lanes"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"--{name} must be at least 1, got {value}.")
+        options = Options(*(getattr(self, name) for name in Options._fields))
+        options.validate()
+        if self.on != "threads":  # the driver looks at the device and leaves its memory to the workers
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         one, store = _study(self.experiment, self.scale, self.set), Store(self.out)
-        runner.run([one], store, self.seeds, self.only, self.minutes or float("inf"))
+        runner.run([one], store, self.seeds, self.only, self.lanes, options, self.wait)
         _tell(runner.check(one, store))
         _tell_lack([one], store)
         return 0

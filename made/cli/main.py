@@ -19,10 +19,10 @@ import made
 from made.cli.experiments import Check, Choose, Demo, Export, Figure, Report, Run
 from made.cli.info import Doctor, List, Map, Play
 from made.cli.plot import Plot
-from made.cli.sweep import Sweep
 from made.cli.train import Train
 from made.cli.transfer import Transfer
 from made.core import safe_files
+from made.core.trial import RunsFailed
 from made.training import signals
 from made.training.compile_cache import use_compilation_cache
 
@@ -61,10 +61,10 @@ def spelled_out(words: list[str]) -> list[str]:
 
 
 COMMANDS = (
-    *(Demo, List, Run, Sweep, Train, Transfer, Figure, Check, Report, Export, Map, Doctor),
+    *(Demo, List, Run, Train, Transfer, Figure, Check, Report, Export, Map, Doctor),
     *(Plot, Choose, Play, Completion),
 )
-RESUMED = ("demo", "run", "sweep", "train")  # the same command resumes
+RESUMED = ("demo", "run", "train")  # the same command resumes
 # What tyro adds below a mistake.
 AFTERWARDS = ("For full helptext", "Argument helptext", "Perhaps you meant", "Got errors")
 
@@ -119,7 +119,7 @@ train
 
 experiments
   made run lock --scale small    run an experiment of the paper; run again to resume
-  made sweep lock --on pool      run it on several processes, Ray or SLURM
+  made run lock --on processes   run it on several processes, Ray or SLURM
   made choose dmc_search         use the best settings of a search
   made export                    pack recorded runs into a few files
 
@@ -182,7 +182,7 @@ def main(words: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read has enough; what is still to be written goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
+    except (OSError, RunsFailed) as error:
         print(f"made: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     except RuntimeError as error:

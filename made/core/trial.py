@@ -52,6 +52,10 @@ class TimeLimitReached(Exception):
     """A run stopped where it was told to, with a checkpoint to go on from."""
 
 
+class RunsFailed(Exception):
+    """Some runs of an experiment failed; the others are stored."""
+
+
 class Record(NamedTuple):
     """What one lane measured. `rows` are columns of equal length, "step" (iterations done) among them."""
 

@@ -3,45 +3,26 @@
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from made.core.config import config_id, to_dict
-from made.core.trial import Trial
-from made.experiments import plots
+from made.core.config import to_dict
+from made.core.trial import RunsFailed
+from made.experiments import executors, plots
+from made.experiments.executors import Options
 from made.experiments.report.model import Section
-from made.experiments.scheduler import Group, Planned, plan, sweep, trials_of
-from made.experiments.store.job_lock import LockOwner, holder
+from made.experiments.scheduler import MOST_LANES, Group, Outcome, Study, plan, schedule
+from made.experiments.store.job_lock import wait_for
 from made.experiments.store.partial_runs import partial_runs, progress_text
-from made.experiments.store.store import Scale, Store
+from made.experiments.store.store import Job, Scale, Store
 from made.experiments.store.table import Table
 from made.experiments.types import ClaimResult, Experiment, PaperFigure, check_claims
 from made.training.paths import make_dir
-from made.training.progress import meter
+from made.training.progress import Meter
 from made.training.provenance import merged
 
-POLL_S = 2.0  # between two looks at what another process is making
-SAID_S = 30.0  # between two lines about it
-
-
-class Study(NamedTuple):
-    """An experiment at a scale, with the settings it was asked to change."""
-
-    experiment: Experiment
-    scale: Scale
-    settings: tuple[str, ...] = ()
-
-    @property
-    def trials(self) -> dict[str, Trial]:
-        """Its configurations by their labels."""
-        return trials_of(self.experiment, self.scale, self.settings)
-
-    @property
-    def command(self) -> str:
-        """The command that makes these runs."""
-        changed = "".join(f" --set {setting}" for setting in self.settings)
-        return f"made run {self.experiment.name} --scale {self.scale.value}{changed}"
+FOREVER_S = 1e8  # seconds
 
 
 def run(
@@ -49,65 +30,82 @@ def run(
     store: Store,
     seeds: int | None = None,
     only: Sequence[str] = (),
-    minutes: float = math.inf,
+    lanes: int = MOST_LANES,
+    options: Options = Options(),
+    wait: bool = False,
 ) -> int:
-    """Run whatever the store lacks, of `only` some configurations where they are named; returns how many were made.
+    """Run what the store lacks, and return how many runs were made.
 
-    After about so many minutes it stops: what is trained with checkpoints goes on from them another time. Runs that
-    another process is making are waited for, and made here where it dies.
+    Args:
+        studies: What to run.
+        store: The store of runs.
+        seeds: Seeds 0 to `seeds` - 1. Default: those of the scale.
+        only: Labels or patterns of the configurations to run. Default: all.
+        lanes: The most runs of one program.
+        options: The executor and its options.
+        wait: Wait for runs that another process makes, and make them if it dies.
+
+    Raises:
+        RunsFailed: A run raised an error, or its worker died too often. The others are stored.
     """
-    until, made, first = time.monotonic() + 60 * minutes, 0, True
+    until = math.inf if options.minutes is None or options.on == "slurm" else time.monotonic() + 60 * options.minutes
+    made, first = 0, True
     while True:
-        work: list[Group] = []
-        have = 0
-        for study in _each_once(studies):
-            chosen = range(seeds) if seeds is not None else study.experiment.seeds(study.scale)
-            groups, done = plan(study.experiment, study.scale, chosen, store, study.settings, only=only)
-            work += groups
-            have += done
-        missing = sum(len(group.jobs) for group in work)
+        planned = [
+            plan(one, range(seeds) if seeds is not None else one.experiment.seeds(one.scale), store, lanes, only)
+            for one in _each_once(studies)
+        ]
+        work = sorted((group for groups, _ in planned for group in groups), key=lambda group: -group.work)
+        missing, have = sum(len(group.jobs) for group in work), sum(stored for _, stored in planned)
         if have and first:
             print(f"{have} runs are stored already, {missing} are to be made.", flush=True)
         if not work:
             return made
-        make_dir(store.root, "--out")  # or it would be refused after the first minutes of work
-        work.sort(key=lambda group: -group.work)
-        names = ", ".join(dict.fromkeys(group.experiment.name for group in work))
-        with meter(sum(group.work for group in work), "iterations", names) as progress:
-            done = list(sweep(work, store, progress.add, until=until))
+        done, progress = _run(work, store, options, until)
         now = sum(len(outcome.made) for outcome in done)
         if now or first:
-            print(
-                f"{now} runs made, {progress.made:,} iterations at {progress.speed()}, compiling included.", flush=True
-            )
+            speed = f"{progress.made:,} iterations at {progress.speed()}"
+            print(f"{now} runs made, {speed}, compiling included.", flush=True)
         made, first = made + now, False
-        others = [(outcome.group.jobs[i], who) for outcome in done for i, who in outcome.elsewhere.items()]
-        if left := missing - now - len(others) - sum(len(outcome.had) for outcome in done):
+        _report_failures(done)
+        held = [(outcome.group.stored_as[i], who) for outcome in done for i, who in outcome.held.items()]
+        if left := missing - now - len(held) - sum(len(outcome.had) for outcome in done):
             print(f"The time is up and {left} runs are not finished; the same command goes on from there.")
-        if left or not others or not _waited(others, store, until):
+        if left or not held or not _wait_for_others(held, store, until, wait):
             return made
 
 
-def _waited(others: Sequence[tuple[Planned, LockOwner]], store: Store, until: float) -> bool:
-    """Wait until nobody is at any of these jobs: each is stored then, or was given up; False where the time is up."""
-    left, spoke = [planned for planned, _ in others], -math.inf
-    who = ", ".join(sorted({str(owner) for _, owner in others}))
-    many = f"{len(others)} run{'s' * (len(others) > 1)}"
-    while True:
-        while left and holder(store, left[-1].job, left[-1].id) is None:
-            left.pop()
-        if not left:
-            return True
-        if time.monotonic() >= until:
-            print(f"The time is up and {len(left)} runs are still being made by {who}.")
+def _run(work: list[Group], store: Store, options: Options, until: float) -> tuple[list[Outcome], Meter]:
+    make_dir(store.root, "--out")  # or it would be refused after the first minutes of work
+    names = ", ".join(dict.fromkeys(group.study.experiment.name for group in work))
+    done, progress = [], Meter(sum(group.work for group in work), "iterations", names)
+    with executors.start(options, store, len(work)) as (call, workers), progress.shown():
+        for outcome in schedule(work, store, progress.add, call, workers, until):
+            if outcome.error:
+                print(f"made: {outcome.group} failed: {outcome.error}", file=sys.stderr, flush=True)
+            done.append(outcome)
+    return done, progress
+
+
+def _report_failures(done: Sequence[Outcome]) -> None:
+    if failed := [outcome for outcome in done if outcome.error]:
+        n = sum(len(outcome.group.jobs) - len(outcome.had) - len(outcome.held) for outcome in failed)
+        first = f"{failed[0].group} failed: {failed[0].error}"
+        raise RunsFailed(f"{n} run{'s' * (n > 1)} failed, the others are stored. {first}")
+
+
+def _wait_for_others(held: Sequence[tuple[tuple[Job, str], str]], store: Store, until: float, wait: bool) -> bool:
+    """Wait until nobody makes any of these jobs; False where that is not asked for, or the time is up."""
+    who = f"{len(held)} run{'s' * (len(held) > 1)} that {', '.join(sorted({name for _, name in held}))} makes"
+    if not wait:
+        print(f"Left out: {who}. With --wait this command waits for them.")
+        return False
+    print(f"made: waiting for {who}. Ctrl-C stops.", file=sys.stderr, flush=True)
+    for (job, run_id), _ in held:
+        if not wait_for(store, job, run_id, min(until - time.monotonic(), FOREVER_S)):
+            print(f"The time is up; left out: {who}.")
             return False
-        if time.monotonic() - spoke >= SAID_S:
-            spoke, stored = time.monotonic(), sum(store.folder(one.job, one.id).is_dir() for one, _ in others)
-            said = (
-                f"waiting for {many} that {who} is making: {stored} of {len(others)} stored; Ctrl-C ends the waiting."
-            )
-            print(f"made: {said}", file=sys.stderr, flush=True)
-        time.sleep(POLL_S)
+    return True
 
 
 def _each_once(studies: Sequence[Study]) -> list[Study]:
@@ -136,7 +134,7 @@ def load(study: Study, store: Store) -> tuple[Table, str | None]:
     What takes days may be judged from a part of it: then the experiment says so (`in_pieces`).
     """
     trials = study.trials
-    table = store.table(study.experiment.stored_as, study.scale, _ids(trials))
+    table = store.table(study.experiment.stored_as, study.scale, study.ids)
     have = {label: tuple(table.seeds(label)) for label in table.labels()}
     if not have:
         return table, f"nothing recorded; run: {study.command}"
@@ -153,7 +151,7 @@ def with_partial_runs(study: Study, store: Store, table: Table) -> Table:
         return table
     trials = study.trials
     descriptions = {label: to_dict(trial) for label, trial in trials.items()}
-    return table.joined(partial_runs(store, study.experiment.stored_as, _ids(trials), descriptions), trials)
+    return table.joined(partial_runs(store, study.experiment.stored_as, study.ids, descriptions), trials)
 
 
 def plottable(study: Study, store: Store, table: Table, problem: str | None) -> tuple[Table, str | None]:
@@ -162,11 +160,6 @@ def plottable(study: Study, store: Store, table: Table, problem: str | None) -> 
         return table, problem
     shown = with_partial_runs(study, store, table)
     return shown, None if shown.labels() else problem
-
-
-def _ids(trials: Mapping[str, Trial]) -> dict[str, str]:
-    """The run-id of each configuration."""
-    return {label: config_id(trial) for label, trial in trials.items()}
 
 
 def not_run(study: Study, table: Table) -> list[str]:

@@ -1,138 +1,164 @@
-"""From experiments to stored runs: jobs that the store lacks, grouped into lanes, a program for each group.
+"""From experiments to stored runs: which jobs the store lacks, which of them share a program, running and storing them.
 
-Two programs run at once on two cores: compiling and running both leave Python free. What the host must step, since its
-environments live in processes, goes through the machinery of `made train`, in pieces that go on from a checkpoint.
-
-Which lanes share a program is decided when a sweep is planned, from what is asked and what is stored, and never by who
-runs it: the same lanes give the same numbers to the bit, other lanes beside a job may change its last bits.
+Which runs share a program is decided here, from what is asked and what is stored, and never by the executor. The same
+runs in one program give the same numbers to the bit; other runs in parallel with a job may change its last bits.
 """
 
 import contextlib
+import dataclasses
 import fnmatch
+import functools
 import math
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from made.core.config import NoSuchField, config_id, override, suggest, to_dict
+from made.core.safe_files import DiskFull
 from made.core.trial import Record, TimeLimitReached, Trial, rows_of
-from made.experiments.store.job_lock import LockOwner, locked
+from made.experiments import resumable
+from made.experiments.store.job_lock import locked
 from made.experiments.store.store import Job, RunExists, Scale, Store
 from made.experiments.types import Experiment
-from made.training import signals
+from made.training import memory, signals
 from made.training.provenance import provenance
 from made.training.run_batch import group_by_program, run_batch
 
-MOST_LANES = 512  # lanes of one program; more only raises memory
-_STATES = 3  # of a lane at once: before a step, after it, and what lies between
+MOST_LANES = 512  # runs of one program; more only raises memory
+_STATES = 3  # of a run at once: before a step, after it, and what lies between
+_REASON = 300  # characters
 
 
-class Planned(NamedTuple):
-    """A job and the trial that its names stand for."""
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """An experiment at a scale, with the settings that are changed."""
 
-    job: Job
-    trial: Trial
-    id: str
+    experiment: Experiment
+    scale: Scale
+    settings: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def trials(self) -> dict[str, Trial]:
+        """The trials by label, with `path=value` overrides applied wherever the path exists.
+
+        A path that no trial has is an error that names the nearest field.
+        """
+        trials = self.experiment.trials(self.scale)
+        for setting in self.settings:
+            path, equals, value = setting.partition("=")
+            if not equals or not path:
+                raise ValueError(f"--set takes path=value, such as bonus.recent.window=500, not {setting!r}.")
+            changed, error = {}, None
+            for label, trial in trials.items():
+                try:
+                    changed[label] = override(trial, path, value)
+                except NoSuchField as missing:
+                    error = missing
+            if not changed:
+                raise ValueError(str(error))
+            trials |= changed
+        return trials
+
+    @functools.cached_property
+    def ids(self) -> dict[str, str]:
+        """The run-id of each configuration."""
+        return {label: config_id(trial) for label, trial in self.trials.items()}
+
+    @property
+    def command(self) -> str:
+        """The command that makes these runs."""
+        changed = "".join(f" --set {setting}" for setting in self.settings)
+        return f"made run {self.experiment.name} --scale {self.scale.value}{changed}"
+
+    def labels(self, only: Sequence[str] = ()) -> list[str]:
+        """The labels that are one of `only`, or match one with * and ? in it. All where `only` is empty."""
+        for pattern in only:
+            if not fnmatch.filter(self.trials, pattern):
+                raise ValueError(f"--only {pattern} fits no configuration.{suggest(pattern, list(self.trials))}")
+        return [label for label in self.trials if not only or any(fnmatch.fnmatchcase(label, x) for x in only)]
 
 
 class Group(NamedTuple):
-    """Jobs that share one compiled program."""
+    """Jobs, as (label, seed), that share one compiled program."""
 
-    experiment: Experiment
-    jobs: tuple[Planned, ...]
+    study: Study
+    jobs: tuple[tuple[str, int], ...]
+
+    @property
+    def trials(self) -> list[Trial]:
+        """One trial for each job."""
+        return [self.study.trials[label] for label, _ in self.jobs]
 
     @property
     def work(self) -> int:
-        """Iterations over all lanes."""
-        return sum(planned.trial.iterations for planned in self.jobs)
+        """Iterations of all jobs."""
+        return sum(trial.iterations for trial in self.trials)
+
+    @property
+    def stored_as(self) -> list[tuple[Job, str]]:
+        """The job and the run-id of each in the store."""
+        study = self.study
+        named = ((Job(study.experiment.stored_as, label, seed, study.scale), label) for label, seed in self.jobs)
+        return [(job, study.ids[label]) for job, label in named]
+
+    def __str__(self) -> str:
+        labels = list(dict.fromkeys(label for label, _ in self.jobs))
+        shown = ", ".join(labels[:2]) + (", ..." if len(labels) > 2 else "")
+        return f"{self.study.experiment.name}: {shown} ({len(self.jobs)} run{'s' * (len(self.jobs) > 1)})"
+
+
+class Result(NamedTuple):
+    """What a worker returns: a record for each job of its group and the provenance, or why it failed."""
+
+    records: list[Record]
+    made_by: Mapping[str, Any]
+    error: str = ""
 
 
 class Outcome(NamedTuple):
-    """A finished group: by index, the jobs that were made now, those stored meanwhile and those others are at."""
+    """A finished group: by index, the jobs stored now, those stored in between, and who holds the others."""
 
     group: Group
-    wall_s: float
-    made: tuple[int, ...]
+    made: tuple[int, ...] = ()
     had: tuple[int, ...] = ()
-    elsewhere: Mapping[int, LockOwner] = {}
-
-
-def trials_of(experiment: Experiment, scale: Scale, settings: Sequence[str] = ()) -> dict[str, Trial]:
-    """The trials of an experiment by label, with `path=value` overrides applied wherever the path exists.
-
-    A path that no trial has is an error that names the nearest field.
-    """
-    trials = experiment.trials(scale)
-    for setting in settings:
-        path, equals, value = setting.partition("=")
-        if not equals or not path:
-            raise ValueError(f"--set takes path=value, such as bonus.recent.window=500, not {setting!r}.")
-        changed, error = {}, None
-        for label, trial in trials.items():
-            try:
-                changed[label] = override(trial, path, value)
-            except NoSuchField as missing:
-                error = missing
-        if not changed:
-            raise ValueError(str(error))
-        trials |= changed
-    return trials
-
-
-def select_labels(trials: dict[str, Trial], only: Sequence[str]) -> dict[str, Trial]:
-    """The trials whose label is one of `only`, or fits one with * and ? in it; all where nothing is named."""
-    for pattern in only:
-        if not fnmatch.filter(trials, pattern):
-            raise ValueError(f"--only {pattern} fits no configuration.{suggest(pattern, list(trials))}")
-    return {label: trials[label] for label in trials if not only or any(fnmatch.fnmatchcase(label, x) for x in only)}
+    held: Mapping[int, str] = {}
+    error: str = ""
 
 
 def plan(
-    experiment: Experiment,
-    scale: Scale,
-    seeds: Sequence[int],
-    store: Store,
-    settings: Sequence[str] = (),
-    lanes: int = MOST_LANES,
-    only: Sequence[str] = (),
+    study: Study, seeds: Sequence[int], store: Store, lanes: int = MOST_LANES, only: Sequence[str] = ()
 ) -> tuple[list[Group], int]:
-    """The groups still to run, largest first, and how many jobs the store has already. `lanes` is the most of a group.
+    """The groups of at most `lanes` runs that the store lacks, largest first, and how many jobs it has.
 
-    `only` names configurations, or patterns of them, where not all are wanted. What cannot be run, for its length or on
-    this machine, is refused before anything runs.
+    `only` selects configurations by label or pattern. What cannot run on this machine raises before anything runs.
     """
-    todo, done = [], 0
-    for label, trial in select_labels(trials_of(experiment, scale, settings), only).items():
-        rows_of(trial)  # refuses a length and cadence that do not fit
-        id = config_id(trial)
-        for seed in seeds:
-            job = Job(experiment.stored_as, label, seed, scale)
-            if store.has(job, id):
-                done += 1
-            else:
-                todo.append(Planned(job, trial, id))
-    for trial in {planned.id: planned.trial for planned in todo}.values():
+    wanted = Group(study, tuple((label, seed) for label in study.labels(only) for seed in seeds))
+    todo = [one for one, (job, id) in zip(wanted.jobs, wanted.stored_as, strict=True) if not store.has(job, id)]
+    trials = Group(study, tuple(todo)).trials
+    for label in study.labels(only):
+        rows_of(study.trials[label])  # refuses a length and cadence that do not fit
+    for trial in {study.ids[label]: study.trials[label] for label, _ in todo}.values():
         trial.demand()
-    made = []
-    for indices in group_by_program([planned.trial for planned in todo]):
-        first = todo[indices[0]].trial
-        lane = {i: todo[i].job.seed if first.on_host else i for i in indices}  # there labels share the run of a seed
+    groups = []
+    for indices in group_by_program(trials):
+        first = trials[indices[0]]
+        lane = {i: todo[i][1] if first.on_host else i for i in indices}  # there labels share the run of a seed
         each, most = list(dict.fromkeys(lane.values())), min(lanes, max_batch(first, len(indices)))
         for at in range(0, len(each), most):
-            those = set(each[at : at + most])
-            made.append(Group(experiment, tuple(todo[i] for i in indices if lane[i] in those)))
-    return sorted(made, key=lambda group: -group.work), done
+            part = set(each[at : at + most])
+            groups.append(Group(study, tuple(todo[i] for i in indices if lane[i] in part)))
+    return sorted(groups, key=lambda group: -group.work), len(wanted.jobs) - len(todo)
 
 
 def max_batch(trial: Trial, lanes: int) -> int:
-    """How many of so many lanes fit into the memory of the device: all, or the largest power of two that does."""
-    from made.training import memory
-
+    """How many of so many runs fit into the memory of the device: all, or the largest power of two that does."""
     free = memory.free()
     if lanes == 1 or free is None or trial.on_host:  # what the host steps is looked at when it is trained
         return lanes
@@ -141,32 +167,74 @@ def max_batch(trial: Trial, lanes: int) -> int:
     return lanes if each * lanes <= free else 2 ** max(0, (free // each).bit_length() - 1)
 
 
-def sweep(
-    work: Sequence[Group],
+def run_trials(
+    group: Group, root: Path, on_rows: Callable[..., None] = lambda rows, made=True: None, until: float = math.inf
+) -> Result:
+    """Run the trials of a group in this process. An error is the reason of a result without records.
+
+    `on_rows` is called with the number of new log records of each run. What the host steps keeps its checkpoints below
+    `root`, and raises `TimeLimitReached` before the time `until` of `time.monotonic()`.
+    """
+    started, trials, seeds = time.time(), group.trials, [seed for _, seed in group.jobs]
+    try:
+        if trials[0].on_host:  # labels with the same configuration share its runs
+            done = resumable.train_resumable(trials[0], sorted(set(seeds)), partial_run(group, root), on_rows, until)
+            return Result([done.records[seed] for seed in seeds], done.made_by)
+        records = run_batch(trials, seeds, on_rows)
+        return Result(records, provenance(started, time.time() - started, len(seeds)))
+    except (TimeLimitReached, DiskFull):
+        raise
+    except Exception as error:  # the other groups go on
+        return Result([], {}, reason(error))
+
+
+def reason(error: BaseException) -> str:
+    """An error in one line, with its place in the code where it is not a ValueError."""
+    at = traceback.extract_tb(error.__traceback__)[-1:] if not isinstance(error, ValueError) else []
+    place = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in at)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_REASON] + place
+
+
+def partial_run(group: Group, root: Path) -> Path:
+    """The folder for the checkpoints of a group that the host steps."""
+    job, run_id = group.stored_as[0]
+    seeds = sorted({seed for _, seed in group.jobs})
+    few = seeds if len(seeds) < 20 else [seeds[0], "to", seeds[-1]]
+    return Store(root).unfinished(job.experiment, f"{run_id}-s{'-'.join(map(str, few))}")
+
+
+def schedule(
+    groups: Sequence[Group],
     store: Store,
-    on_work: Callable[..., None] | None = None,
+    on_work: Callable[..., None] = lambda work, made=True: None,
+    run: Callable[..., Result] = run_trials,
     workers: int | None = None,
     until: float = math.inf,
 ) -> Iterator[Outcome]:
-    """Run the groups, two at a time on two cores, and store each when it is done.
+    """Run the groups, `workers` at once, and store each when it is done.
 
-    `on_work` hears iterations that were made, and with made=False those that were there before or came from others.
-    An accelerator takes them one after another. What is stored stays stored if the sweep is interrupted; the next one
-    goes on from there. After `until`, of `time.monotonic()`, no group is begun, and those that can stop with a
-    checkpoint do so before.
+    On a CPU two programs run at once on two cores: compiling and running both release Python's lock. An accelerator
+    runs one after the other. What is stored stays stored if this is interrupted.
+
+    Args:
+        groups: What `plan` returns.
+        store: Where the runs go. This process alone writes there.
+        on_work: Is called with iterations that were made, and with made=False, those that were there before.
+        run: `run_trials`, or what does the same with a worker (`made.experiments.executors`).
+        workers: Groups at once. Default: one for each core up to 4, and 1 on an accelerator.
+        until: A time of `time.monotonic()`. After it no group starts, and those with checkpoints stop.
     """
     if workers is None:
         workers = min(4, os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
-    pool = ThreadPoolExecutor(workers)
-    waiting = list(work)
+    pool, waiting = ThreadPoolExecutor(workers), list(groups)
     running: set[Future[Outcome]] = set()
     saving: set[Future[Outcome]] = set()
     try:
         while running or (waiting and time.monotonic() < until):
             while waiting and len(running) < workers and time.monotonic() < until:
                 group = waiting.pop(0)
-                running.add(future := pool.submit(run_group, group, store, on_work, until=until))
-                if group.jobs[0].trial.on_host:
+                running.add(future := pool.submit(run_group, group, store, on_work, run, until))
+                if group.trials[0].on_host:
                     saving.add(future)
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
@@ -174,73 +242,62 @@ def sweep(
                     yield future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        if signals.asked():  # what is trained with checkpoints stops with one at the end of its row
+        if run is run_trials and signals.asked():  # threads stop with a checkpoint at the end of their log interval
             wait(saving)
 
 
 def run_group(
     group: Group,
     store: Store,
-    on_work: Callable[..., None] | None = None,
-    sweep: str = "",
+    on_work: Callable[..., None] = lambda work, made=True: None,
+    run: Callable[..., Result] = run_trials,
     until: float = math.inf,
 ) -> Outcome:
-    """Run what can be claimed of a group and store it.
+    """Run and store what nobody else holds of a group.
 
-    A job that somebody else is at is left out. One that was stored since the plan stays a lane as long as others are
-    to be made, so that their numbers are those of the plan; it is not stored again.
+    A job that was stored since the plan stays in the program as long as others are to be made, so that their numbers
+    are those of the plan. It is not stored again.
     """
-    with locked(store, [(planned.job, planned.id) for planned in group.jobs], sweep) as (mine, elsewhere):
-        had = tuple(i for i in mine if store.has(group.jobs[i].job, group.jobs[i].id))
+    jobs, on_host = group.stored_as, group.trials[0].on_host
+    with locked(store, jobs) as (mine, held):
+        had = tuple(i for i in mine if store.has(*jobs[i]))
         missing = tuple(i for i in mine if i not in had)
-        tell = on_work or (lambda work, made=True: None)
         if not missing:
-            tell(group.work, made=False)
-            return Outcome(group, 0.0, (), had, elsewhere)
-        every = group.jobs[0].trial.every
-        chosen = missing if group.jobs[0].trial.on_host else mine
+            on_work(group.work, made=False)
+            return Outcome(group, (), had, held)
+        chosen = missing if on_host else mine
         lanes = group._replace(jobs=tuple(group.jobs[i] for i in chosen))
-        wall_s = _run(lanes, store, lambda rows, **made: tell(rows * every * len(lanes.jobs), **made), until)
-        tell(group.work - lanes.work, made=False)
-        return Outcome(group, wall_s, missing, had, elsewhere)
+        if on_host:
+            _warn_of_other_seeds(lanes, store)
+        each = lanes.trials[0].every * len(lanes.jobs)
+        result = run(lanes, store.root, lambda rows, made=True: on_work(rows * each, made=made), until)
+        on_work(group.work - lanes.work, made=False)
+        if result.error:
+            return Outcome(group, (), had, held, result.error)
+        for (job, run_id), trial, record in zip(lanes.stored_as, lanes.trials, result.records, strict=True):
+            _store(group.study.experiment.columns, job, run_id, trial, record, result.made_by, store)
+        if on_host:
+            resumable.clear_partial(partial_run(lanes, store.root))
+        return Outcome(group, missing, had, held)
 
 
-def _run(group: Group, store: Store, on_rows: Callable[..., None], until: float) -> float:
-    started = time.time()
-    if group.jobs[0].trial.on_host:
-        _in_pieces(group, store, on_rows, until)
-        return time.time() - started
-    seeds = [planned.job.seed for planned in group.jobs]
-    records = run_batch([planned.trial for planned in group.jobs], seeds, on_rows)
-    wall_s = time.time() - started
-    made_by = provenance(started, wall_s, len(seeds))
-    for planned, record in zip(group.jobs, records, strict=True):
-        _store(group, planned, record, store, made_by)
-    return wall_s
-
-
-def _in_pieces(group: Group, store: Store, on_rows: Callable[..., None], until: float) -> None:
-    """Labels with the same configuration share its runs, a seed each."""
-    from made.experiments import resumable
-
-    seeds = sorted({planned.job.seed for planned in group.jobs})
-    first, few = group.jobs[0], seeds if len(seeds) < 20 else [seeds[0], "to", seeds[-1]]
-    out = store.unfinished(first.job.experiment, f"{first.id}-s{'-'.join(map(str, few))}")
-    for other in (one for one in store.partial_runs(first.job.experiment, first.id) if one != out):
-        said = (
-            f"{other} is a run of {first.job.label} on other seeds, not finished; it goes on where these are asked for"
-        )
-        print(f"made: {said}.", file=sys.stderr, flush=True)
-    whole = resumable.train_resumable(first.trial, seeds, out, on_rows, until)
-    for planned in group.jobs:
-        _store(group, planned, whole.records[planned.job.seed], store, whole.made_by)
-    resumable.clear_partial(out)
-
-
-def _store(group: Group, planned: Planned, record: Record, store: Store, made_by: dict[str, Any]) -> None:
-    keep = group.experiment.columns
-    rows = {name: x for name, x in record.rows.items() if not keep or name in ("step", *keep)}
+def _store(
+    columns: Sequence[str],
+    job: Job,
+    run_id: str,
+    trial: Trial,
+    record: Record,
+    made_by: Mapping[str, Any],
+    store: Store,
+) -> None:
+    rows = {name: x for name, x in record.rows.items() if not columns or name in ("step", *columns)}
     arrays = {"step": record.rows["step"], **record.arrays} if record.arrays else None
-    # Where it exists it stays: it was stored since the plan, or its owner woke up after being taken for dead.
-    with contextlib.suppress(RunExists):
-        store.write(planned.job, planned.id, to_dict(planned.trial), rows, arrays, made_by)
+    with contextlib.suppress(RunExists):  # stored since the plan
+        store.write(job, run_id, to_dict(trial), rows, arrays, made_by)
+
+
+def _warn_of_other_seeds(group: Group, store: Store) -> None:
+    (job, run_id), own = group.stored_as[0], partial_run(group, store.root)
+    for other in (folder for folder in store.partial_runs(job.experiment, run_id) if folder != own):
+        what = f"{other} is a run of {job.label} on other seeds, not finished; it goes on where these are asked for"
+        print(f"made: {what}.", file=sys.stderr, flush=True)

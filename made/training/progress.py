@@ -1,78 +1,14 @@
-"""What is seen of a run while it goes on: a panel on a terminal, a line every few seconds elsewhere."""
+"""The progress of a command on stderr: a live table on a terminal, a line every few seconds elsewhere."""
 
 import contextlib
+import math
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Self
 
 from made.training.loggers import Line, means
-
-SECONDS_BETWEEN_LINES = 5.0
-
-
-class Meter:
-    """Counts work done, from any thread, and says how fast it goes."""
-
-    def __init__(self, total: int, unit: str):
-        self.total, self.unit, self.done, self.made = max(total, 1), unit, 0, 0
-        self.started = self._spoke = time.monotonic()
-        self._lock = threading.Lock()
-        self._bar = None
-
-    def add(self, amount: int, made: bool = True) -> None:
-        """More work is done; what was not made now, but before or by others, says nothing of how fast it goes."""
-        with self._lock:
-            self.done += amount
-            self.made += amount if made else 0
-            if self._bar is not None:
-                self._bar[0].update(self._bar[1], completed=self.done, speed=self.speed())
-            elif time.monotonic() - self._spoke > SECONDS_BETWEEN_LINES:
-                self._spoke = time.monotonic()
-                print(self.line(), file=sys.stderr, flush=True)
-
-    def speed(self) -> str:
-        """Work a second so far."""
-        return f"{self.made / max(time.monotonic() - self.started, 1e-9):,.0f} {self.unit}/s"
-
-    def line(self) -> str:
-        """Where things stand, in one line."""
-        elapsed = time.monotonic() - self.started
-        left = elapsed * (self.total - self.done) / max(self.made, 1)
-        ahead = f", about {left:.0f} s left" if self.made else ""
-        return f"{self.done / self.total:4.0%}  {self.done:,} of {self.total:,} {self.unit}, {self.speed()}{ahead}"
-
-    def attach(self, progress, task) -> None:
-        """Show it as a bar from now on."""
-        self._bar = progress, task
-
-
-@contextlib.contextmanager
-def meter(total: int, unit: str, what: str) -> Iterator[Meter]:
-    """Show progress of `total` units of work while the block runs."""
-    counter = Meter(total, unit)
-    if not sys.stderr.isatty():
-        print(f"{what}: {counter.total:,} {unit}", file=sys.stderr, flush=True)
-        yield counter
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[speed]}"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        counter.attach(progress, progress.add_task(what, total=counter.total, speed=""))
-        yield counter
-
 
 SECONDS_BETWEEN_LINES = 5.0
 SHOWN = {  # scalar -> how it is called, in the order shown
@@ -87,76 +23,97 @@ SHOWN = {  # scalar -> how it is called, in the order shown
 }
 
 
-class Panel:
-    """Where a run stands: hears each row, says it in words."""
+class Meter:
+    """Counts work towards a total, from any thread.
 
-    def __init__(self, steps: int, seeds: int, first_frame: int = 0):
-        self.steps, self.seeds, self.first_frame = steps, seeds, first_frame
-        self.frames, self.began = first_frame, time.monotonic()
-        self.now: dict[str, float] = {}
-        self.span: dict[str, tuple[float, float]] = {}
-        self._spoke = -SECONDS_BETWEEN_LINES
-        self._live = None
+    Args:
+        total: Units of work.
+        unit: Their name.
+        title: What is run.
+        done: Units that were done before.
+        seeds: Training runs this many seeds in parallel: the speed counts the units of each.
+    """
+
+    def __init__(self, total: int, unit: str, title: str = "", done: int = 0, seeds: int = 0):
+        self.total, self.unit, self.title, self.seeds = max(total, 1), unit, title, seeds
+        self.done, self.made = done, 0  # `made` counts what says how fast it goes
+        self.metrics: dict[str, float] = {}
+        self.span: dict[str, tuple[float, float]] = {}  # over the seeds
+        self.started, self._printed = time.monotonic(), (-math.inf, done)
+        self._lock, self._live = threading.Lock(), None
+
+    def add(self, amount: int, made: bool = True) -> None:
+        """More work is done; `made` is False where it was done before, or by another process."""
+        with self._lock:
+            self.done += amount
+            self.made += amount if made else 0
+            if self._live is not None:
+                self._live.update(self.table())
+            elif time.monotonic() - self._printed[0] > SECONDS_BETWEEN_LINES:
+                self._print()
 
     def row(self, lines: Sequence[Line]) -> None:
-        """A row was measured."""
-        self.frames = lines[0]["frames"]
-        self.now |= means(lines)  # what this row lacks, such as an evaluation, stays as it was
+        """A log record of training, one line a seed."""
+        self.metrics |= means(lines)  # what this record lacks, such as an evaluation, stays as it was
         for name in SHOWN:
             if values := [line[name] for line in lines if line.get(name) == line.get(name) and name in line]:
                 self.span[name] = min(values), max(values)
-        if self._live is not None:
-            self._live.update(self.table())
-        elif time.monotonic() - self._spoke > SECONDS_BETWEEN_LINES or self.frames >= self.steps:
-            self._spoke = time.monotonic()
-            print(self.line(), file=sys.stderr, flush=True)
+        self.add(lines[0]["frames"] - self.done)
 
-    def speed(self) -> float:
-        """Frames a second, all seeds together, since this process began."""
-        return (self.frames - self.first_frame) * self.seeds / max(time.monotonic() - self.began, 1e-9)
+    def speed(self) -> str:
+        """Work a second so far."""
+        return f"{self._per_second():,.0f} {self.unit}/s"
 
     def left(self) -> str:
-        """How long it still takes, at the speed so far."""
-        if self.frames == self.first_frame:
-            return "?"
-        return clock((self.steps - self.frames) * self.seeds / self.speed())
+        """The time left at the speed so far."""
+        return clock((self.total - self.done) * max(self.seeds, 1) / self._per_second()) if self.made else "?"
 
     def line(self) -> str:
         """All of it in one line."""
-        said = [f"{self.frames / self.steps:4.0%}  {self.frames:,} of {self.steps:,} frames x {self.seeds}"]
-        said += [f"{self.speed():,.0f} frames/s"]
-        said += [f"{words} {short(self.now[name])}" for name, words in SHOWN.items() if name in self.now]
-        return ", ".join([*said, f"{self.left()} left"])
+        seeds = f" x {self.seeds}" if self.seeds else ""
+        shown = [f"{self.done / self.total:4.0%}  {self.done:,} of {self.total:,} {self.unit}{seeds}", self.speed()]
+        shown += [f"{words} {short(self.metrics[name])}" for name, words in SHOWN.items() if name in self.metrics]
+        return ", ".join([*shown, f"{self.left()} left"])
 
     def table(self):
         """All of it as a panel."""
-        from rich.panel import Panel as Box
+        from rich.panel import Panel
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
         table = Table.grid(padding=(0, 2))
-        progress = ProgressBar(self.steps, self.frames, width=40)
-        table.add_row("frames", progress, f"{self.frames:,} of {self.steps:,} x {self.seeds} seeds")
-        table.add_row("frames/s", f"{self.speed():,.0f}", f"{self.left()} left")
+        seeds = f" x {self.seeds} seeds" if self.seeds else ""
+        bar = ProgressBar(self.total, self.done, width=40)
+        table.add_row(self.unit, bar, f"{self.done:,} of {self.total:,}{seeds}")
+        table.add_row(f"{self.unit}/s", f"{self._per_second():,.0f}", f"{self.left()} left")
         for name, words in SHOWN.items():
-            if name in self.now:
-                low, high = self.span.get(name, (self.now[name],) * 2)
+            if name in self.metrics:
+                low, high = self.span.get(name, (self.metrics[name],) * 2)
                 spread = f"{short(low)} to {short(high)} over the seeds" if self.seeds > 1 else ""
-                table.add_row(words, short(self.now[name]), spread)
-        return Box(table, title="made train", expand=False)
+                table.add_row(words, short(self.metrics[name]), spread)
+        return Panel(table, title=self.title, expand=False)
 
     @contextlib.contextmanager
-    def shown(self) -> Iterator["Panel"]:
-        """Keep a live panel on the terminal while the block runs; without a terminal, lines do."""
-        self.began = time.monotonic()
+    def shown(self) -> Iterator[Self]:
+        """Keep a live table on the terminal while the block runs. Without a terminal, print lines."""
+        self.started = time.monotonic()
         if not sys.stderr.isatty():
             yield self
+            if self.done != self._printed[1]:
+                self._print()
             return
         from rich.console import Console
         from rich.live import Live
 
         with Live(self.table(), console=Console(stderr=True), refresh_per_second=4) as self._live:
             yield self
+
+    def _print(self) -> None:
+        self._printed = time.monotonic(), self.done
+        print(self.line(), file=sys.stderr, flush=True)
+
+    def _per_second(self) -> float:
+        return self.made * max(self.seeds, 1) / max(time.monotonic() - self.started, 1e-9)
 
 
 def short(x: float) -> str:

@@ -14,7 +14,7 @@ from made.training.control_config import ControlConfig, resolve
 from made.training.loggers import JSONL, Writer
 from made.training.on_policy import RunConfig
 from made.training.paths import require_dir
-from made.training.progress import Panel
+from made.training.progress import Meter
 from made.training.sequence_learner import ReplayRun
 from made.training.train_loop import Backend, TrainState
 from made.training.train_plan import CONTROL_FRAMES, CONTROL_KEEP, FRAMES, TrainPlan, parse_frames, updates_for
@@ -166,9 +166,8 @@ def train_session(
         writers += session.loggers(frames)
         if not session.progress:
             return loop(plan, programs, started, out, writers, lambda lines: None)
-        panel = Panel(last, len(plan.seeds), frames)
-        with panel.shown():
-            return loop(plan, programs, started, out, writers, panel.row)
+        with Meter(last, "frames", "made train", frames, len(plan.seeds)).shown() as meter:
+            return loop(plan, programs, started, out, writers, meter.row)
     finally:
         for writer in writers:
             writer.close()

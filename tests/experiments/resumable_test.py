@@ -127,7 +127,7 @@ def test_an_extra_that_is_not_installed_is_named_with_its_fix(tmp_path, monkeypa
 def test_the_panel_says_all_of_it_in_lines_and_as_a_box(capsys, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    shown = progress.Panel(1000, 2, first_frame=100)
+    shown = progress.Meter(1000, "frames", "made train", done=100, seeds=2)
     assert shown.left() == "?"
     with shown.shown():
         clock[0] += 10

@@ -1,1 +1,0 @@
-"""Where the jobs of `made sweep` run: local processes, Ray or SLURM."""
