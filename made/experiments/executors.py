@@ -14,9 +14,11 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,9 +91,7 @@ def work(task: Task) -> Result:
     use_compilation_cache()
     study = Study(experiment(task.experiment), Scale(task.scale), task.settings)
     if unknown := [label for label, _ in task.jobs if label not in study.trials]:
-        return Result(
-            [], {}, f"{study.experiment.name} has no {unknown[0]!r} here: install the driver's version of made"
-        )
+        return Result([], {}, f"a worker has no configuration {unknown[0]!r}: install the driver's version of made")
     root = Path(task.store)
     if not (root / MARKER).exists():  # this machine does not see the store
         root = Path(tempfile.mkdtemp(prefix="made-"))
@@ -164,9 +164,12 @@ class _Processes(_Executor):
     def __init__(self, options: Options, workers: int):
         super().__init__(options)
         self._own, self._pools, self._environment = threading.local(), [], device_part(workers)
+        resource_tracker.ensure_running()  # at its start it unblocks the signals that `call` blocks
 
     def call(self, task: Task) -> Result:
         """The result of a task, from the process of this thread."""
+        if hasattr(signal, "pthread_sigmask"):  # Ctrl-C is for the driver, which ends its workers: they inherit this
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         if (pool := getattr(self._own, "pool", None)) is None:
             spawn, given = multiprocessing.get_context("spawn"), (self._environment,)
             pool = self._own.pool = ProcessPoolExecutor(1, spawn, initializer=_start_worker, initargs=given)
@@ -192,7 +195,6 @@ class _Processes(_Executor):
 
 def _start_worker(environment: dict[str, str]) -> None:
     os.environ.update(environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which ends its workers
     driver = multiprocessing.parent_process()
     assert driver is not None
 
@@ -232,6 +234,8 @@ class _Ray(_Executor):
         if ray.is_initialized():
             raise ValueError("This process is connected to a Ray cluster already: call ray.shutdown() first.")
         log: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+        warnings.filterwarnings("ignore", r".*os\.fork", RuntimeWarning)  # of how it starts its processes
+        on_sigterm = signal.getsignal(signal.SIGTERM)
         if alone:
             room = {"num_cpus": max(1, round(workers * options.cpus)), "num_gpus": workers * options.gpus or None}
             ray.init(address="local", include_dashboard=False, **room, **log)
@@ -241,6 +245,8 @@ class _Ray(_Executor):
                 ray.init(address=options.address, runtime_env={"env_vars": given}, **log)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise ValueError(f"There is no Ray cluster at --address {options.address!r}: {error}") from None
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler aborts the process
         self.slots = self._slots()
         resources = {"num_cpus": options.cpus, "num_gpus": options.gpus, "max_retries": 0}
         self._work = ray.remote(work).options(**resources)
@@ -307,7 +313,7 @@ class _Slurm(_Executor):
     def __exit__(self, *problem: object) -> None:
         super().__exit__()
         for job in list(self._running):
-            job.cancel()
+            job.cancel(check=False)
         shutil.rmtree(self._folder, ignore_errors=True)
         for folder in (self._folder.parent, self._folder.parent.parent):
             with contextlib.suppress(OSError):  # others are at work there

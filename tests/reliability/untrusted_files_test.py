@@ -13,11 +13,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from made.cli.sweep import _sealed as sealed
 from safetensors.numpy import save
 
 from examples import curves
 from made.cli import experiments, main
-from made.cli.sweep import _sealed as sealed
 from made.experiments import plots
 from made.experiments.report import collect
 from made.experiments.report.collect import Section, render

@@ -64,8 +64,9 @@ def _acquire(path: Path, seconds: float) -> FileLock:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(poll_interval=POLL_S)
             return lock
-        except FileNotFoundError:  # another process removed the folder with the last lock in it
-            continue
+        except (FileNotFoundError, FileExistsError):  # another process removed the folder with the last lock in it
+            if path.parent.is_file():
+                raise
 
 
 def _release(lock: FileLock, path: Path) -> None:
