@@ -229,8 +229,9 @@ class _Ray(_Executor):
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         with needs("--on ray", "ray", "ray"):
             import ray
+            from ray.exceptions import RayError, RayTaskError
         self._ray, self._running = ray, set()
-        self.lost = (ray.exceptions.RayError,)
+        self.lost, self._own_error = (RayError,), RayTaskError
         if ray.is_initialized():
             raise ValueError("This process is connected to a Ray cluster already: call ray.shutdown() first.")
         log: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
@@ -267,7 +268,7 @@ class _Ray(_Executor):
         self._running.add(running := self._work.remote(task))
         try:
             return self._ray.get(running)
-        except self._ray.exceptions.RayTaskError as error:  # a kind of `lost`, yet the worker has not died
+        except self._own_error as error:  # a kind of `lost`, yet the worker has not died
             raise error.cause or RuntimeError(str(error)) from None
         finally:
             self._running.discard(running)
@@ -286,11 +287,12 @@ class _Slurm(_Executor):
         super().__init__(options)
         with needs("--on slurm", "slurm", "submitit"):
             import submitit
+            from submitit.core.utils import FailedJobError, UncompletedJobError
         if options.cluster == "slurm" and shutil.which("srun") is None:
             raise ValueError("--on slurm needs SLURM's commands, and srun is not here: start it on a login node.")
         folder.mkdir(parents=True, mode=0o700)
-        self._submitit, self._folder, self._lock, self._running = submitit, folder, threading.Lock(), set()
-        self.lost = (submitit.core.utils.UncompletedJobError,)
+        self._folder, self._lock, self._running = folder, threading.Lock(), set()
+        self.lost, self._own_error = (UncompletedJobError,), FailedJobError
         self._executor = submitit.AutoExecutor(folder=folder, cluster=options.cluster)
         given: dict[str, Any] = {"timeout_min": math.ceil(options.minutes or SLURM_MINUTES), "name": "made"}
         given |= {"gpus_per_node": round(options.gpus)} if options.gpus else {}
@@ -305,7 +307,7 @@ class _Slurm(_Executor):
             self._running.add(job)
         try:
             return job.result()
-        except self._submitit.core.utils.FailedJobError as error:  # a kind of `lost`, yet the worker has not died
+        except self._own_error as error:  # a kind of `lost`, yet the worker has not died
             raise RuntimeError(str(error)) from None
         finally:
             self._running.discard(job)

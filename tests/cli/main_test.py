@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import types
 import warnings
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pytest
 import made
 from made.cli import experiments, info, main
 from made.experiments import experiment, plots, runner, scheduler
+from made.experiments.executors import Options
 from made.experiments.report.collect import Report
 from made.experiments.store import job_lock
 from made.experiments.store.store import Scale, Store
@@ -174,12 +174,12 @@ def test_a_folder_that_holds_something_else_is_refused(capsys, tmp_path):
     assert code == 2 and "thesis.txt" in err and (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
-@pytest.mark.parametrize("command", ["run", "sweep"])
+@pytest.mark.parametrize("on", ["threads", "processes"])
 @pytest.mark.parametrize("out", ["/proc/x", f"{__file__}/x"])
-def test_a_store_that_cannot_be_made_is_refused_before_anything_runs(capsys, monkeypatch, command, out):
+def test_a_store_that_cannot_be_made_is_refused_before_anything_runs(capsys, monkeypatch, on, out):
     begun = []
     monkeypatch.setattr("made.experiments.scheduler.run_batch", lambda *words: begun.append(words))
-    code, told, err = call(capsys, command, "objective", "--scale", "smoke", "--out", out)
+    code, told, err = call(capsys, "run", "objective", "--scale", "smoke", "--on", on, "--out", out)
     assert code == 2 and err.endswith(f"made: {out} cannot be made: give another folder with --out.\n")
     assert not begun and not told and "Traceback" not in err
 
@@ -270,13 +270,13 @@ def test_an_interrupted_run_leaves_the_store_readable_and_the_next_goes_on(tmp_p
     assert f"{stored} runs are stored already" in out or stored == 24
 
 
-HELD = ["run", "objective", "--scale", "smoke"]
+HELD = ["run", "objective", "--scale", "smoke", "--wait"]
 
 
 def held_jobs(store: Store):
-    """The jobs of the smallest experiment, claimed as another process would; and how to give them back."""
-    groups, _ = scheduler.plan(experiment("objective"), Scale.SMOKE, range(2), store)
-    jobs = [(planned.job, planned.id) for group in groups for planned in group.jobs]
+    """The jobs of the smallest experiment, locked as another process would; and how to release them."""
+    groups, _ = scheduler.plan(runner.Study(experiment("objective"), Scale.SMOKE), range(2), store)
+    jobs = [job for group in groups for job in group.stored_as]
     held = contextlib.ExitStack()
     assert len(held.enter_context(job_lock.locked(store, jobs))[0]) == len(jobs)
     return jobs, held
@@ -286,43 +286,42 @@ def test_a_run_waits_for_what_another_process_makes_and_reports_its_verdicts(rec
     store = Store(tmp_path / "runs")
     jobs, held = held_jobs(store)
 
-    def look(seconds):  # in place of waiting: meanwhile the other stores its runs and ends
+    def ends(*given):  # in place of waiting: meanwhile the other process stores its runs and ends
         for job, id in jobs:
-            done = Store(recorded / "runs").folder(job, id)
-            store.put({file.name: file.read_bytes() for file in done.iterdir()}, store.folder(job, id))
+            if not store.has(job, id):
+                done = Store(recorded / "runs").folder(job, id)
+                store.put({file.name: file.read_bytes() for file in done.iterdir()}, store.folder(job, id))
         held.close()
+        return True
 
-    monkeypatch.setattr(runner, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=look))
+    monkeypatch.setattr(runner, "wait_for", ends)
     code, out, err = call(capsys, *HELD, "--out", str(store.root))
     assert code == 0 and "5 claims: 5 hold." in out and "nothing recorded" not in out
-    waits = f"made: waiting for {len(jobs)} runs that process {os.getpid()} on"
-    assert waits in err and f"is making: 0 of {len(jobs)} stored; Ctrl-C ends the waiting." in err
+    assert f"made: waiting for {len(jobs)} runs that process {os.getpid()} on" in err
 
 
 def test_a_run_makes_what_another_process_gave_up(tmp_path, monkeypatch, capsys):
     store = Store(tmp_path / "runs")
     jobs, held = held_jobs(store)
-    monkeypatch.setattr(runner, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: held.close()))
+    monkeypatch.setattr(runner, "wait_for", lambda *given: held.close() or True)
     code, out, _ = call(capsys, *HELD, "--out", str(store.root))
     assert code == 0 and f"{len(jobs)} runs made" in out and "5 claims: 5 hold." in out
 
 
 def test_the_waiting_ends_with_ctrl_c_and_with_the_minutes(tmp_path, monkeypatch, capsys):
-    store = Store(tmp_path / "runs")
+    store, study = Store(tmp_path / "runs"), runner.Study(experiment("objective"), Scale.SMOKE)
     _, held = held_jobs(store)
 
-    def interrupted(seconds):
+    def interrupted(*given):
         raise KeyboardInterrupt
 
     with held, monkeypatch.context() as patch:
-        patch.setattr(runner, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=interrupted))
+        patch.setattr(runner, "wait_for", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            runner.run([runner.Study(experiment("objective"), Scale.SMOKE)], store)
-        clock = iter([0.0] * 3 + [61.0] * 9)
-        patch.setattr(runner, "time", types.SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
-        patch.setattr("made.experiments.scheduler.time", types.SimpleNamespace(monotonic=lambda: 0.0))
-        assert runner.run([runner.Study(experiment("objective"), Scale.SMOKE)], store, minutes=1) == 0
-    assert "still being made by process" in capsys.readouterr().out
+            runner.run([study], store, wait=True)
+        patch.setattr(runner, "wait_for", job_lock.wait_for)
+        assert runner.run([study], store, options=Options(minutes=0.02), wait=True) == 0
+    assert "The time is up; left out: " in capsys.readouterr().out
 
 
 def test_sigterm_ends_a_run_with_what_is_stored_and_says_how_to_resume(tmp_path, capsys):

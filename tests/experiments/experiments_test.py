@@ -16,7 +16,7 @@ from made.experiments import experiment, experiments, resumable, runner
 from made.experiments.paper import convergence
 from made.experiments.plots import png
 from made.experiments.report import collect, markdown
-from made.experiments.scheduler import plan, sweep, trials_of
+from made.experiments.scheduler import Study, plan, schedule
 from made.experiments.statistics import Interval
 from made.experiments.store.store import Scale, Store
 from made.experiments.types import ClaimResult, above, choose, within
@@ -78,7 +78,7 @@ def test_every_experiment_draws_and_tabulates(name, store):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_second_run_finds_everything_done(name, store):
-    work, done = plan(experiment(name), Scale.SMOKE, list(experiment(name).seeds(Scale.SMOKE)), store)
+    work, done = plan(of(name), list(experiment(name).seeds(Scale.SMOKE)), store)
     assert work == [] and done > 0
 
 
@@ -92,7 +92,7 @@ def test_an_experiment_that_shares_runs_makes_none_of_its_own(store):
 @pytest.mark.parametrize("scale", [Scale.DEMO, Scale.SMALL, Scale.PAPER])
 def test_larger_scales_are_made_of_whole_programs(name, scale):
     """Not run here: that every scale can be planned, and that seeds and settings share programs."""
-    trials = trials_of(experiment(name), scale)
+    trials = Study(experiment(name), scale).trials
     seeds = experiment(name).seeds(scale)
     assert len(group_by_program(list(trials.values()))) <= max(3, 0.6 * len(trials)) or all(
         t.on_host for t in trials.values()
@@ -122,8 +122,8 @@ def test_nothing_recorded_and_incomplete_are_said_with_the_command(tmp_path, sto
     empty = runner.check(of("chain"), Store(tmp_path))
     assert all(row.holds is None and "made run chain --scale smoke" in row.observed for row in empty)
     part = Store(tmp_path / "part")
-    work, _ = plan(experiment("chain"), Scale.SMOKE, [0], part)
-    list(sweep(work[:1], part))
+    work, _ = plan(of("chain"), [0], part)
+    list(schedule(work[:1], part))
     unfinished = runner.check(of("chain"), part)
     assert all(row.holds is None and "goes on from there" in row.observed for row in unfinished)
     with pytest.raises(ValueError, match="cannot be drawn"):
@@ -133,7 +133,7 @@ def test_nothing_recorded_and_incomplete_are_said_with_the_command(tmp_path, sto
 
 
 def test_a_changed_setting_is_another_run_and_only_where_the_setting_exists(store):
-    plain, changed = (trials_of(experiment("lock"), Scale.SMOKE, s) for s in ((), ("bonus.recent.window=10",)))
+    plain, changed = (of("lock", *settings).trials for settings in ((), ("bonus.recent.window=10",)))
     differ = [label for label in plain if plain[label] != changed[label]]
     assert differ and all("made/B=" in label for label in differ)
     assert runner.load(of("lock", "bonus.recent.window=10"), store)[1] is not None
@@ -144,7 +144,7 @@ def test_a_changed_setting_is_another_run_and_only_where_the_setting_exists(stor
     }
     for wrong, message in wrong_settings.items():
         with pytest.raises(ValueError, match=message):
-            trials_of(experiment("lock"), Scale.SMOKE, (wrong,))
+            _ = of("lock", wrong).trials
 
 
 def test_the_report_has_every_claim_figure_and_setting(store, tmp_path):

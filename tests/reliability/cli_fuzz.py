@@ -38,7 +38,6 @@ VALUES = (
     "$(true)", "../../x", "9" * 30, "1j", "b'x'", "...", "1+1", "2**99999", "'a'*9", " 1 ", "\u0661", "True", "3.0",
 )  # fmt: skip
 COMMANDS = ("train", "check", "figure", "list", "map", "run", "demo", "report", "play", "transfer", "doctor")
-COMMANDS += ("sweep",)
 OPTIONS = (
     "--env",
     "--agent",
@@ -50,6 +49,7 @@ OPTIONS = (
     "--out",
     "--every",
     "--scale",
+    "--on",
     "--json",
 )
 WORDS = ("DoorKey-5x5", "impala", "made", "lock", "objective", "smoke", "10k", "0", "-1", "eq:bonus_design", "--", "-h")

@@ -13,7 +13,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from made.cli.sweep import _sealed as sealed
 from safetensors.numpy import save
 
 from examples import curves
@@ -218,11 +217,6 @@ def written_copy(at):
     return collect._brought(Section("x", "x"), [other / at.name], at.parent)
 
 
-def written_seal(at):
-    with sealed(Store(at.parents[3]), "s1"):
-        assert not at.is_symlink()
-
-
 REPLACED = {
     "run.json": ("run.json", lambda at: run_dir.write_run(at.parent, {"sessions": []})),
     "rows that are cut back": ("metrics.jsonl", lambda at: run_dir.truncate_metrics(at, -1)),
@@ -242,7 +236,6 @@ REPLACED = {
     "a figure of an earlier report": ("lock.png", written_copy),
     "a report as Markdown": ("results.md", written_markdown),
     "recorded curves": ("curves.json", lambda at: curves.record(at, {}, 0.0)),
-    "a seal of a sweep": ("runs/.unfinished/sweeps/s1/seal", written_seal),
 }
 
 
@@ -251,8 +244,6 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_never_followed(kind, tmp_
     name, write = REPLACED[kind]
     (victim := tmp_path / "victim").write_text('{"update": 1}\n')
     at = tmp_path / "out" / name
-    if kind == "a seal of a sweep":
-        Store(at.parents[3]).unfinished("sweeps", "s1")
     at.parent.mkdir(parents=True)
     at.symlink_to(victim)
     write(at)

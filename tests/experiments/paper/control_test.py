@@ -20,9 +20,10 @@ from training.stopping import stopped
 from made.bonuses.replay_data import recent_window
 from made.cli import main as cli
 from made.core.config import config_id, to_dict
-from made.core.trial import TimeLimitReached
+from made.core.trial import RunsFailed, TimeLimitReached
 from made.envs.control import rendering
 from made.experiments import resumable, runner
+from made.experiments.executors import Options
 from made.experiments.paper import (
     control_buffer,
     control_returns,
@@ -32,7 +33,7 @@ from made.experiments.paper import (
     minigrid_setup,
 )
 from made.experiments.report import collect
-from made.experiments.scheduler import plan, sweep
+from made.experiments.scheduler import plan, schedule
 from made.experiments.store.store import Job, Scale, Store
 from made.experiments.store.table import Record, Table
 from made.experiments.types import Experiment, read_settings, take_settings
@@ -111,7 +112,7 @@ def test_a_run_of_the_host_is_stored_like_any_other_and_its_folder_removed(whole
 def test_a_killed_piece_goes_on_from_its_checkpoint_to_the_same_rows(whole, tmp_path, monkeypatch, capsys):
     store = Store(tmp_path / "runs")
     # 20 actions and an evaluation of 10, then in the midst of the second row
-    with pytest.raises(RuntimeError, match="stopped"), stopped(30):
+    with pytest.raises(RunsFailed, match="stopped"), stopped(30):
         runner.run([SMOKE], store)
     (folder,) = (store.root / ".unfinished" / "dmc").iterdir()
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["000000020.safetensors"]
@@ -154,11 +155,11 @@ def test_an_unfinished_run_on_other_seeds_is_named(tmp_path, capsys, monkeypatch
         resumable, "train_resumable", lambda trial, seeds, *_: resumable.CompletedRun(dict.fromkeys(seeds, one), {})
     )  # type: ignore[arg-type]
     for store, seeds, told in ((Store(tmp_path / "a"), [0], True), (Store(tmp_path / "b"), [0, 1, 2], False)):
-        (group,) = planned(SMOKE.experiment, store)
-        name = f"{group.jobs[0].id}-s{'-'.join(map(str, seeds))}"
+        (group,) = planned(store)
+        name = f"{group.stored_as[0][1]}-s{'-'.join(map(str, seeds))}"
         left = store.unfinished("dmc", name)
         left.mkdir(parents=True)
-        list(sweep([group], store))
+        list(schedule([group], store))
         said = capsys.readouterr().err
         assert (f"{left} is a run of pendulum_swingup/none on other seeds, not finished" in said) == told
         assert left.exists() == told, "what it holds stays"
@@ -168,10 +169,10 @@ def test_an_unfinished_run_on_other_seeds_is_named(tmp_path, capsys, monkeypatch
 def test_where_the_device_fails_once_the_run_goes_on_from_its_checkpoint(whole, tmp_path, capsys, monkeypatch, minutes):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", np.inf)  # however slow the machine
     store, heard = Store(tmp_path / "runs"), Meter(1, "iterations")
-    (group,), _ = plan(SMOKE.experiment, Scale.SMOKE, range(1), store)
+    (group,), _ = plan(SMOKE, range(1), store)
     until = np.inf if minutes is None else time.monotonic() + 1e6 * minutes
     with stopped(30, JaxRuntimeError, once=True):
-        assert len(list(sweep([group], store, heard.add, until=until))) == 1
+        assert len(list(schedule([group], store, heard.add, until=until))) == 1
     assert heard.done == heard.made == group.work, "no row counts twice"
     assert rows(store) == rows(whole)
     table, _ = runner.load(SMOKE, store)
@@ -192,12 +193,12 @@ def test_rows_that_are_made_again_are_told_once():
 
 
 def test_a_device_that_fails_again_before_a_checkpoint_is_given_up(whole, tmp_path, monkeypatch, capsys):
-    with pytest.raises(JaxRuntimeError, match="stopped by the test"), stopped(30, JaxRuntimeError):
+    with pytest.raises(RunsFailed, match="JaxRuntimeError: stopped by the test"), stopped(30, JaxRuntimeError):
         runner.run([SMOKE], Store(tmp_path / "runs"))
-    assert capsys.readouterr().err.count("the device failed") == 1
-    with pytest.raises(JaxRuntimeError, match="stopped by the test"), stopped(3, JaxRuntimeError):
+    assert capsys.readouterr().err.count("the device failed (") == 1
+    with pytest.raises(RunsFailed, match="JaxRuntimeError: stopped by the test"), stopped(3, JaxRuntimeError):
         runner.run([SMOKE], Store(tmp_path / "others"))
-    assert "the device failed" not in capsys.readouterr().err, "nothing to go on from"
+    assert "the device failed (" not in capsys.readouterr().err, "nothing to go on from"
     monkeypatch.setattr(resumable, "time", types.SimpleNamespace(monotonic=lambda: np.inf))
     trial = next(iter(SMOKE.experiment.trials(Scale.SMOKE).values()))
     with pytest.raises(TimeLimitReached, match="20 of 40 updates"), stopped(30, JaxRuntimeError, once=True):
@@ -208,7 +209,7 @@ def test_a_piece_whose_time_is_up_stops_with_a_checkpoint_and_the_next_goes_on(w
     store = Store(tmp_path / "runs")
     with monkeypatch.context() as patch:  # it is begun in time, and its first row ends too late, however fast it is
         patch.setattr("made.experiments.scheduler.time", types.SimpleNamespace(monotonic=lambda: 0.0, time=time.time))
-        assert runner.run([SMOKE], store, minutes=1e-9) == 0
+        assert runner.run([SMOKE], store, options=Options(minutes=1e-9)) == 0
     said = capsys.readouterr().out
     assert "The time is up and 2 runs are not finished" in said
     assert "0 runs made, 40 iterations" in said
@@ -233,7 +234,7 @@ def test_sigterm_stops_a_piece_with_a_checkpoint_and_the_next_goes_on(whole, tmp
     with monkeypatch.context() as patch, signals.raise_on_sigterm(), pytest.raises(signals.Terminated):
         patch.setattr(resumable.JSONL, "write", signalled)
         runner.run([SMOKE], store)
-    (folder,) = (one for one in (store.root / ".unfinished" / "dmc").iterdir() if "claims" not in one.name)
+    (folder,) = (one for one in (store.root / ".unfinished" / "dmc").iterdir() if "locks" not in one.name)
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["000000020.safetensors"]
     assert runner.run([SMOKE], store) == 2 and rows(store) == rows(whole)
 
@@ -267,13 +268,13 @@ def test_labels_that_share_runs_stay_in_one_group_however_few_lanes_it_may_have(
     """Or two tasks would train in one folder."""
     store = Store(tmp_path)
     both = [f"pendulum_swingup/made/{window}" for window in ("100k", "all")]
-    made, _ = plan(control_buffer.EXPERIMENT, Scale.GPU, range(3), store, lanes=2, only=both)
-    jobs = [[(one.job.label.rsplit("/", 1)[1], one.job.seed) for one in group.jobs] for group in made]
+    made, _ = plan(runner.Study(control_buffer.EXPERIMENT, Scale.GPU), range(3), store, lanes=2, only=both)
+    jobs = [[(label.rsplit("/", 1)[1], seed) for label, seed in group.jobs] for group in made]
     assert sorted(map(sorted, jobs)) == [[("100k", 0), ("100k", 1), ("all", 0), ("all", 1)], [("100k", 2), ("all", 2)]]
 
 
-def planned(experiment: Experiment, store: Store) -> list:
-    return plan(experiment, Scale.SMOKE, range(3), store)[0]
+def planned(store: Store) -> list:
+    return plan(SMOKE, range(3), store)[0]
 
 
 def test_a_group_is_handed_to_the_host_once_with_all_its_seeds(tmp_path, monkeypatch):
@@ -288,11 +289,11 @@ def test_a_group_is_handed_to_the_host_once_with_all_its_seeds(tmp_path, monkeyp
         return resumable.CompletedRun({seed: one for seed in seeds}, {"wall_s": 1.0})  # type: ignore[misc]
 
     monkeypatch.setattr(resumable, "train_resumable", complete)
-    work = planned(SMOKE.experiment, store)
-    assert len(list(sweep(work, store, heard.add))) == 1
+    work = planned(store)
+    assert len(list(schedule(work, store, heard.add))) == 1
     assert asked == [([0, 1, 2], (".unfinished", "dmc"))] and heard.done == heard.made == work[0].work
     assert store.table("dmc", Scale.SMOKE).metrics() == ["eval_return"], "columns that the experiment did not name"
-    assert planned(SMOKE.experiment, store) == []
+    assert planned(store) == []
 
 
 # Configurations
