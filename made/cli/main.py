@@ -126,6 +126,7 @@ experiments
 inspect
   made check lock                check the paper's claims on recorded runs
   made figure lock               plot recorded runs
+  made plot                      plot learning curves of training runs
   made report                    write every claim and figure into one page
   made map eq:bonus_design       find the code of an equation, theorem or figure
 

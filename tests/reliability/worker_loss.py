@@ -1,11 +1,10 @@
-"""Sweeps on a real Ray cluster while its workers are killed: every job is stored once, with the numbers of a quiet one.
+"""An experiment on a real Ray cluster while its workers are killed: every run is stored once, with the same numbers.
 
-A job is one lane, so that it can be killed alone.
+A program is one run, so that it can be killed alone.
 """
 
 import contextlib
 import hashlib
-import json
 import os
 import random
 import signal
@@ -14,60 +13,48 @@ import time
 from pathlib import Path
 from typing import Any
 
+from made.experiments import experiment, runner
+from made.experiments.executors import Options
 from made.experiments.store.store import Scale, Store
 
-EXPERIMENT, LABELS, WORKERS = "chain", 20, 2
-SETTINGS = ("iterations=6000", "every=600")  # about a second a job
-RETRIES = 20  # more than a sweep has by default: here half of all tasks are killed
+LABELS, WORKERS = 20, 2
+STUDY = runner.Study(experiment("chain"), Scale.SMOKE, ("iterations=6000", "every=600"))  # about a second a run
+RETRIES = 20  # more than the default: here half of all programs are killed
 APART_S = (0.3, 2.0)  # between two kills
 
 
-def ray_sweep_with_kills(out: Path, jobs: int = 40, kills: int = 20) -> dict[str, Any]:
-    """One job a task on a local Ray cluster of two workers; workers at a job are killed (SIGKILL) at random moments.
+def ray_with_kills(out: Path, jobs: int = 40, kills: int = 20) -> dict[str, Any]:
+    """One run a program on a local Ray cluster of two workers; workers at a run are killed (SIGKILL) at random moments.
 
-    Passes where each job was made and stored once, none failed, nothing half written is left, and all metrics are
-    byte for byte those of the same sweep in this process, undisturbed.
+    Passes where each run was made and stored once, nothing half written is left, and all metrics are byte for byte
+    those of the same command on threads, undisturbed.
     """
-    started, quiet, rough = time.time(), Store(out / "here"), Store(out / "ray")
-    _sweep("here", quiet, jobs)
-    with Killer(rough, kills) as killer:
-        tally = _sweep("ray", rough, jobs)
-    made = [(one.label, one.seed) for one in tally.done if one.state == "made"]
-    counts, stored, same = tally.counts(), metrics(rough), metrics(quiet) == metrics(rough)
-    left = sorted(path.name for path in rough.root.rglob(".*"))
-    # A worker that was killed between storing a job and saying so has made it: its second attempt finds it stored.
-    once = len(made) == len(set(made)) and len(stored) == counts["made"] + counts["had"] == jobs
+    started, threads, ray = time.time(), Store(out / "threads"), Store(out / "ray")
+    seeds = -(-jobs // LABELS)
+    runner.run([STUDY], threads, seeds, lanes=1)
+    with Killer(kills) as killer:
+        made = runner.run([STUDY], ray, seeds, lanes=1, options=Options("ray", WORKERS, RETRIES))
+    stored, same = metrics(ray), metrics(threads) == metrics(ray)
+    left = sorted(path.name for path in ray.root.rglob(".*"))
     return {
-        "passed": once and same and not counts["failed"] and not left and (len(killer.killed) > 0 or not kills),
-        "what": f"a Ray sweep of {jobs} jobs whose workers are killed: all complete once, bit-equal to a quiet sweep",
+        "passed": made == len(stored) == jobs and same and not left and (len(killer.killed) > 0 or not kills),
+        "what": f"{jobs} runs on Ray whose workers are killed: each stored once, bit-equal to threads, undisturbed",
         "jobs": jobs,
+        "made": made,
         "stored": len(stored),
-        **counts,
         "workers_killed": len(killer.killed),
-        "tasks_sent_again": tally.lost,
         "left_behind": left,
-        "bit_equal_to_here": same,
+        "bit_equal_to_threads": same,
         "seconds": round(time.time() - started, 1),
     }
 
 
-def _sweep(on: str, store: Store, jobs: int) -> Any:
-    from made.cli.sweep import Sweep
-
-    seeds = -(-jobs // LABELS)
-    asked = Sweep(
-        EXPERIMENT, "smoke", on, seeds, set=SETTINGS, out=store.root, workers=WORKERS, lanes=1, retries=RETRIES
-    )
-    return asked.once(store, Scale.SMOKE)
-
-
 class Killer:
-    """A thread that kills, at random moments, a process that holds a claim in a store."""
+    """A thread that kills, at random moments, a worker of this process's Ray cluster that is at a task."""
 
-    def __init__(self, store: Store, kills: int, seed: int = 0):
+    def __init__(self, kills: int, seed: int = 0):
         self.killed: list[int] = []
-        self._root, self._kills, self._random = store.root, kills, random.Random(seed)
-        self._over = threading.Event()
+        self._kills, self._random, self._over = kills, random.Random(seed), threading.Event()
         self._thread = threading.Thread(target=self._go, daemon=True)
 
     def __enter__(self) -> "Killer":
@@ -80,20 +67,24 @@ class Killer:
 
     def _go(self) -> None:
         while len(self.killed) < self._kills and not self._over.wait(self._random.uniform(*APART_S)):
-            owners = sorted(owners_of(self._root) - {os.getpid()} - set(self.killed))
-            if owners:
+            if workers := sorted(workers_at_a_task() - set(self.killed)):
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid := self._random.choice(owners), signal.SIGKILL)
+                    os.kill(pid := self._random.choice(workers), signal.SIGKILL)
                     self.killed.append(pid)
 
 
-def owners_of(root: Path) -> set[int]:
-    """The processes that hold claims in a store."""
-    found = set()
-    for file in root.glob(".unfinished/*/claims-*/*-s*.*"):
-        with contextlib.suppress(OSError, ValueError):  # released or half written at this moment
-            found.add(int(json.loads(file.read_text("utf-8"))["pid"]))
-    return found
+def workers_at_a_task() -> set[int]:
+    """The processes below this one that Ray has named after the function they run."""
+    parents, titles = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended at this moment
+            titles[int(folder.name)] = (folder / "cmdline").read_bytes()
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+
+    def below(pid: int) -> bool:
+        return pid == os.getpid() or (pid in parents and below(parents[pid]))
+
+    return {pid for pid, title in titles.items() if title.startswith(b"ray::work") and below(pid)}
 
 
 def metrics(store: Store) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A Ray sweep whose workers are killed stores every job once."""
+"""Runs on Ray whose workers are killed are stored once."""
 
 import pytest
 
@@ -6,6 +6,6 @@ from tests.reliability import worker_loss
 
 
 @pytest.mark.reliability
-def test_a_ray_sweep_completes_every_job_once_while_workers_are_killed(check):
+def test_every_run_is_stored_once_while_ray_workers_are_killed(check):
     pytest.importorskip("ray")
-    check("ray_sweep", worker_loss.ray_sweep_with_kills)
+    check("ray_sweep", worker_loss.ray_with_kills)
