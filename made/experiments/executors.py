@@ -27,6 +27,7 @@ from made.core.extras import needs
 from made.core.safe_files import DiskFull
 from made.core.trial import TimeLimitReached
 from made.experiments import experiment
+from made.experiments.resumable import clear_partial
 from made.experiments.scheduler import Group, Result, Study, reason, run_trials
 from made.experiments.store.store import Scale, Store
 from made.training.compile_cache import use_compilation_cache
@@ -316,7 +317,4 @@ class _Slurm(_Executor):
         super().__exit__()
         for job in list(self._running):
             job.cancel(check=False)
-        shutil.rmtree(self._folder, ignore_errors=True)
-        for folder in (self._folder.parent, self._folder.parent.parent):
-            with contextlib.suppress(OSError):  # others are at work there
-                folder.rmdir()
+        clear_partial(self._folder)

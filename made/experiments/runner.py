@@ -12,9 +12,9 @@ from made.core.trial import RunsFailed
 from made.experiments import executors, plots
 from made.experiments.executors import Options
 from made.experiments.report.model import Section
+from made.experiments.resumable import partial_runs, progress_text
 from made.experiments.scheduler import MOST_LANES, Group, Outcome, Study, plan, schedule
 from made.experiments.store.job_lock import wait_for
-from made.experiments.store.partial_runs import partial_runs, progress_text
 from made.experiments.store.store import Job, Scale, Store
 from made.experiments.store.table import Table
 from made.experiments.types import ClaimResult, Experiment, PaperFigure, check_claims

@@ -1,38 +1,31 @@
-"""Compiling beside a GPU that other processes compile for too: one after the other.
+"""The cache of compiled programs, and a lock that lets one process at a time compile for a GPU.
 
 XLA times kernels while it compiles and keeps the fastest. Two processes that do so at the same moment disturb each
-other: a layer's slope was seen to take 1 ms in place of 80 us, for the whole run. In turn, each finds the choices of
+other: the gradient of one layer then took 1 ms in place of 80 us, for the whole run. In turn, each finds the choices of
 those before it in the folder of compiled programs.
 """
 
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-
-from made.core import safe_files
-
-
-def use_compilation_cache() -> None:
-    """Compiled programs outlive the process. MADE_CACHE names another folder, or switches it off when empty."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "made"
-    folder = os.environ.get("MADE_CACHE", str(default))
-    if not folder:
-        return
-    import jax
-
-    jax.config.update("jax_compilation_cache_dir", str(Path(folder) / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-
+from filelock import FileLock, Timeout
 
 LONGEST = 600.0  # seconds to wait: whoever takes longer than that is no longer compiling
 PAUSE = 0.2
 _LOCK = ".compiling"
 _thread = threading.local()
+
+
+def use_compilation_cache() -> None:
+    """Compiled programs outlive the process. MADE_CACHE names another folder; an empty value turns the cache off."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "made"
+    if folder := os.environ.get("MADE_CACHE", str(default)):
+        jax.config.update("jax_compilation_cache_dir", str(Path(folder) / "compiled"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 @contextlib.contextmanager
@@ -43,33 +36,21 @@ def compile_lock() -> Iterator[None]:
     and where files cannot be locked nobody waits.
     """
     folder = getattr(jax.config, "jax_compilation_cache_dir", None)
-    if jax.default_backend() == "cpu" or not folder:
-        yield
-        return
     with contextlib.ExitStack() as held:
-        with contextlib.suppress(ImportError, OSError, ValueError):  # the last where the lock is a link
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            _lock(held.enter_context(safe_files.opened(Path(folder) / _LOCK, "a")), held)
+        if folder and jax.default_backend() != "cpu":
+            over = getattr(_thread, "over", threading.Event())
+            lock = FileLock(Path(folder) / _LOCK, timeout=LONGEST, poll_interval=PAUSE)
+            try:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+                held.enter_context(lock.acquire(cancel_check=over.is_set))
+            except Timeout:
+                if over.is_set():
+                    raise KeyboardInterrupt from None
+            except OSError:
+                pass
         yield
 
 
 def cancel_on(over: threading.Event) -> None:
-    """This thread gives up waiting once that is set. Ctrl-C is heard by the main thread alone, which then sets it."""
+    """This thread gives up waiting once that is set. Ctrl-C reaches the main thread alone, which then sets it."""
     _thread.over = over
-
-
-def _lock(file, held: contextlib.ExitStack) -> None:
-    """Wait for the lock in small steps, and not for ever; it is given back where `held` ends."""
-    import fcntl  # not there on every system
-
-    stop, over = time.monotonic() + LONGEST, getattr(_thread, "over", threading.Event())
-    while time.monotonic() < stop:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(PAUSE)
-            if over.is_set():
-                raise KeyboardInterrupt from None
-        else:  # closing the file would not do where a process that was forked meanwhile has it too
-            held.callback(fcntl.flock, file, fcntl.LOCK_UN)
-            return

@@ -76,6 +76,13 @@ def demand_store(root: Path) -> None:
         raise ValueError(f"{root} has format {found[1]} but this made reads up to {FORMAT}: update made.")
 
 
+def remove_empty(folder: Path) -> None:
+    """Remove a folder and the two above it, as long as they are empty."""
+    with contextlib.suppress(OSError):  # others are at work there
+        for one in (folder, *folder.parents[:2]):
+            one.rmdir()
+
+
 @contextlib.contextmanager
 def _as_it_was(path: Path) -> Iterator[None]:
     """Folders that the block makes on the way to a path are removed again; others, and what is in them, stay."""

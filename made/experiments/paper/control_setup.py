@@ -19,8 +19,8 @@ from made.bonuses.release.release_rnd import ReleasedRND
 from made.bonuses.release.release_vae import ReleasedVAE
 from made.bonuses.rnd import RND
 from made.core.schedules import Schedule
+from made.experiments.resumable import progress_text
 from made.experiments.statistics import CensoredTimes, time_to_threshold
-from made.experiments.store.partial_runs import progress_text
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Table
 from made.experiments.types import read_settings

@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from made.core import safe_files
 from made.experiments.store.store import Job, Store
+from made.training.paths import remove_empty
 
 POLL_S = 2.0  # between two attempts while waiting
 MOST_FILES = 10_240  # open at once: one for each job of the programs that run
@@ -72,11 +73,7 @@ def _acquire(path: Path, seconds: float) -> FileLock:
 def _release(lock: FileLock, path: Path) -> None:
     path.unlink(missing_ok=True)  # while it is held: who has opened it meanwhile sees that it is gone
     lock.release()
-    for folder in (path.parent, path.parent.parent, path.parent.parent.parent):
-        try:
-            folder.rmdir()
-        except OSError:  # others are at work there
-            return
+    remove_empty(path.parent)
 
 
 def _holder(path: Path) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from made.experiments.store import partial_runs as module
-from made.experiments.store.partial_runs import columns, progress_text
+from made.experiments import resumable as module
+from made.experiments.resumable import columns, progress_text
 from made.experiments.store.store import Store
 from made.experiments.store.table import Record, Table
 from made.training.provenance import over_pieces
