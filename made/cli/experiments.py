@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from made.cli.train import Flag, Several
+from made.cli.train import Flag, Several, shown
 
 Name = Annotated[str, tyro.conf.Positional]
 Names = Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -41,23 +41,27 @@ class Demo:
 class Run:
     """Run an experiment, here or on a cluster. Stored runs are not run again; an interrupted run resumes."""
 
-    experiment: Name
+    experiment: Name  # `made list` names them
     scale: str = "small"  # smoke, demo, small, gpu or paper
-    seeds: int | None = None  # seeds 0 to N-1. Default: those of the scale
+    seeds: Annotated[int | None, shown("N", "those of the scale")] = None  # seeds 0 to N-1
     only: Several = ()  # a configuration, or a pattern such as 'pendulum*/made'; may be given several times
     set: Several = ()  # path=value, such as bonus.recent.window=500; may be given several times
     out: Path = Path("runs")  # the store of runs
-    on: str = "threads"  # threads, processes, ray (a cluster) or slurm
-    workers: int | None = None  # programs at once. Default: one for each core; slurm: 100 jobs; a Ray cluster decides
-    lanes: int = 512  # the most runs of one program; another number may change last bits
-    minutes: float | None = None  # stop after this time; control runs save a checkpoint. slurm: limit of a job [240]
-    retries: int = 3  # of a program whose worker dies; an error is not tried again
-    wait: Flag = False  # for runs that another process makes, and make them if it dies
-    cpus: float = 1.0  # of a worker, on ray and slurm
-    gpus: float = 0.0  # of a worker, on ray and slurm
-    address: str | None = None  # of a Ray cluster, such as auto or 10.0.0.1:6379. Default: start a local one
+    on: str = "threads"  # threads, processes, ray or slurm
+    # programs that run in parallel
+    workers: Annotated[int | None, shown("N", "a core each, at most 4 threads; 100 on slurm")] = None
+    lanes: Annotated[int, tyro.conf.arg(metavar="N")] = 512  # the most runs of one program; it may change last bits
+    # stop after this time; control runs save a checkpoint. On slurm it is the time limit of each job
+    minutes: Annotated[float | None, shown("X", "none; 240 on slurm")] = None
+    # how often a program is started again whose worker died; an error is not retried
+    retries: Annotated[int, tyro.conf.arg(metavar="N")] = 3
+    wait: Flag = False  # wait for runs that another process makes, and make them if it dies
+    cpus: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0  # CPUs of a worker, on ray and slurm
+    gpus: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0  # GPUs of a worker, on ray and slurm
+    # Ray cluster to use, such as auto or 10.0.0.1:6379
+    address: Annotated[str | None, shown("HOST:PORT", "start a local one")] = None
     cluster: str = "slurm"  # slurm, or local to try --on slurm without SLURM
-    partition: str | None = None  # of SLURM
+    partition: Annotated[str | None, shown("NAME")] = None  # SLURM partition
 
     def main(self) -> int:
         from made.experiments import runner
@@ -71,7 +75,8 @@ class Run:
         options.validate()
         if self.on != "threads":  # the driver looks at the device and leaves its memory to the workers
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        one, store = _study(self.experiment, self.scale, self.set), Store(self.out)
+        store = Store(self.out)
+        one = _study(self.experiment, self.scale, self.set, store)
         runner.run([one], store, self.seeds, self.only, self.lanes, options, self.wait)
         _tell(runner.check(one, store))
         _tell_lack([one], store)
@@ -92,7 +97,7 @@ class Figure:
         from made.experiments import runner
 
         store = _store(self.out)
-        for _, path in runner.draw(_recorded(self.experiment, self.scale, self.set, store), store, self.to):
+        for _, path in runner.draw(_study(self.experiment, self.scale, self.set, store), store, self.to):
             print(path)
         return 0
 
@@ -113,7 +118,7 @@ class Check:
 
         store = _store(self.out)
         names = [self.experiment] if self.experiment else list(experiments())
-        chosen = [_recorded(name, self.scale, self.set, store) for name in names]
+        chosen = [_study(name, self.scale, self.set, store) for name in names]
         judged = [row for one in chosen for row in runner.check(one, store)]
         judged.sort(key=lambda row: row.claim)
         if self.json:
@@ -142,7 +147,7 @@ class Choose:
 
         searches = [name for name, one in experiments().items() if one.search is not None]
         store = _store(self.out)
-        one = _recorded(self.experiment, self.scale, self.set, store)
+        one = _study(self.experiment, self.scale, self.set, store)
         if one.experiment.search is None:
             raise ValueError(f"{self.experiment} is no search: give {' or '.join(searches)}.")
         table, why = runner.load(one, store)
@@ -208,11 +213,13 @@ class Export:
         return int(bool(store.problems))
 
 
-def _study(name: str, scale: str, settings: tuple[str, ...]):
+def _study(name: str, scale: str | None, settings: tuple[str, ...], store):
+    """An experiment with its settings, at the largest recorded scale unless one is given."""
     from made.experiments import experiment, runner
     from made.experiments.store.store import Scale
 
-    return runner.Study(experiment(name), Scale(scale), settings)
+    about = experiment(name)
+    return runner.Study(about, Scale(scale or runner.largest_scale(about, store) or "small"), settings)
 
 
 def _store(out: Path):
@@ -230,12 +237,6 @@ def _demand_there(*folders: Path) -> None:
             raise ValueError(f"There is no folder {folder}: give one that holds runs with --out.")
 
 
-def _recorded(name: str, scale: str | None, settings: tuple[str, ...], store):
-    from made.experiments import experiment, runner
-
-    return _study(name, scale or runner.largest_scale(experiment(name), store) or "small", settings)
-
-
 def _print_paths(written, to_markdown: Path | None = None) -> int:
     for image in (image for images in written.images for image in images):
         print(f"drawn: {image}")
@@ -248,8 +249,7 @@ def _print_paths(written, to_markdown: Path | None = None) -> int:
         to_markdown.parent.mkdir(parents=True, exist_ok=True)
         safe_files.write_atomic(to_markdown, markdown.render(sections, images, to_markdown))
     _tell([row for row in written.judged if row.seeds])
-    for problem in written.problems:
-        print(f"made: skipped a damaged run: {problem}", file=sys.stderr)
+    _warn(written)
     print(f"The report, with figures, tables, settings and provenance: {written.page}")
     return 0
 

@@ -133,14 +133,13 @@ def load(study: Study, store: Store) -> tuple[Table, str | None]:
 
     What takes days may be judged from a part of it: then the experiment says so (`in_pieces`).
     """
-    trials = study.trials
     table = store.table(study.experiment.stored_as, study.scale, study.ids)
     have = {label: tuple(table.seeds(label)) for label in table.labels()}
     if not have:
         return table, f"nothing recorded; run: {study.command}"
-    missing = [label for label in trials if label not in have]
+    missing = [label for label in study.ids if label not in have]
     if (missing or len(set(have.values())) > 1) and not study.experiment.in_pieces:
-        lacking = f"{len(missing)} of {len(trials)} configurations" if missing else "some seeds"
+        lacking = f"{len(missing)} of {len(study.ids)} configurations" if missing else "some seeds"
         return table, f"incomplete, {lacking} are missing; the same command goes on from there: {study.command}"
     return table, None
 
@@ -149,9 +148,8 @@ def with_partial_runs(study: Study, store: Store, table: Table) -> Table:
     """The table to be drawn: of what comes in pieces also labels that are begun, where no seed of them is whole."""
     if not study.experiment.in_pieces:
         return table
-    trials = study.trials
-    descriptions = {label: to_dict(trial) for label, trial in trials.items()}
-    return table.joined(partial_runs(store, study.experiment.stored_as, study.ids, descriptions), trials)
+    descriptions = {label: to_dict(trial) for label, trial in study.trials.items()}
+    return table.joined(partial_runs(store, study.experiment.stored_as, study.ids, descriptions), study.trials)
 
 
 def plottable(study: Study, store: Store, table: Table, problem: str | None) -> tuple[Table, str | None]:
@@ -182,12 +180,13 @@ def not_run(study: Study, table: Table) -> list[str]:
 
 def check(study: Study, store: Store) -> list[ClaimResult]:
     """Every claim of the study with its verdict."""
-    table, problem = load(study, store)
-    return (
-        unchecked_claims(study, problem)
-        if problem
-        else check_claims(study.experiment, table, study.scale, study.command)
-    )
+    return _checked(study, *load(study, store))
+
+
+def _checked(study: Study, table: Table, problem: str | None) -> list[ClaimResult]:
+    if problem:
+        return unchecked_claims(study, problem)
+    return check_claims(study.experiment, table, study.scale, study.command)
 
 
 def unchecked_claims(study: Study, problem: str) -> list[ClaimResult]:
@@ -217,9 +216,7 @@ def publish(study: Study, store: Store, folder: Path, mark: str = "") -> Publish
     """Judge and draw a study; its figures go to `folder` as PNG and SVG, `mark` at the end of their names."""
     table, problem = load(study, store)
     experiment = study.experiment
-    judged = (
-        unchecked_claims(study, problem) if problem else check_claims(experiment, table, study.scale, study.command)
-    )
+    judged = _checked(study, table, problem)
     texts = {claim.number: claim.text for claim in experiment.claims}
     claims = [{**row._asdict(), "claim": f"Claim {row.claim}: {texts[row.claim]}."} for row in judged]
     table, problem = plottable(study, store, table, problem)

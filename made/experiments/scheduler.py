@@ -274,26 +274,19 @@ def run_group(
         on_work(group.work - lanes.work, made=False)
         if result.error:
             return Outcome(group, (), had, held, result.error)
-        for (job, run_id), trial, record in zip(lanes.stored_as, lanes.trials, result.records, strict=True):
-            _store(group.study.experiment.columns, job, run_id, trial, record, result.made_by, store)
+        _store(lanes, result, store)
         if on_host:
             resumable.clear_partial(partial_run(lanes, store.root))
         return Outcome(group, missing, had, held)
 
 
-def _store(
-    columns: Sequence[str],
-    job: Job,
-    run_id: str,
-    trial: Trial,
-    record: Record,
-    made_by: Mapping[str, Any],
-    store: Store,
-) -> None:
-    rows = {name: x for name, x in record.rows.items() if not columns or name in ("step", *columns)}
-    arrays = {"step": record.rows["step"], **record.arrays} if record.arrays else None
-    with contextlib.suppress(RunExists):  # stored since the plan
-        store.write(job, run_id, to_dict(trial), rows, arrays, made_by)
+def _store(group: Group, result: Result, store: Store) -> None:
+    columns = group.study.experiment.columns
+    for (job, run_id), trial, record in zip(group.stored_as, group.trials, result.records, strict=True):
+        rows = {name: x for name, x in record.rows.items() if not columns or name in ("step", *columns)}
+        arrays = {"step": record.rows["step"], **record.arrays} if record.arrays else None
+        with contextlib.suppress(RunExists):  # stored since the plan
+            store.write(job, run_id, to_dict(trial), rows, arrays, result.made_by)
 
 
 def _warn_of_other_seeds(group: Group, store: Store) -> None:
