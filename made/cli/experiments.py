@@ -41,7 +41,7 @@ class Demo:
 class Run:
     """Run an experiment, here or on a cluster. Stored runs are not run again; an interrupted run resumes."""
 
-    experiment: Name  # `made list` names them
+    experiment: Name
     scale: str = "small"  # smoke, demo, small, gpu or paper
     seeds: Annotated[int | None, shown("N", "those of the scale")] = None  # seeds 0 to N-1
     only: Several = ()  # a configuration, or a pattern such as 'pendulum*/made'; may be given several times

@@ -1,4 +1,4 @@
-"""The pieces of training one by one: coverage, rows, writers, panel, memory, pictures."""
+"""The pieces of training one by one: coverage, rows, writers, memory, pictures."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from training import tiny
 from made.core import Transition
 from made.envs.minigrid import Empty, Grid
 from made.envs.minigrid.tile_codes import GridState
-from made.training import loggers, memory, progress, video
+from made.training import loggers, memory, video
 from made.training.backends import compiled_envs
 from made.training.probes import Coverage
 from made.training.train_plan import parse_frames
@@ -122,31 +122,6 @@ def test_an_extra_that_is_not_installed_is_named_with_its_fix(tmp_path, monkeypa
         loggers.TensorBoard(tmp_path, (0,), 0)
     with pytest.raises(ValueError, match=r"pip install -e .\.\[wandb\]"):
         loggers.WandB("project", "name", tmp_path, {})
-
-
-def test_the_panel_says_all_of_it_in_lines_and_as_a_box(capsys, monkeypatch):
-    clock = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    shown = progress.Meter(1000, "frames", "made train", done=100, seeds=2)
-    assert shown.left() == "?"
-    with shown.shown():
-        clock[0] += 10
-        more = {"intrinsic_return": 0.25, "coverage": 1234.0, "bonus": 0.1, "frames": 200}
-        shown.row([{**line, **more} for line in LINES])
-        shown.row([{**line, **more} for line in LINES])
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
-        " 20%  200 of 1,000 frames x 2, 20 frames/s, return 0.75, intrinsic return 0.25, states seen 1,234, bonus 0.1, "
-        "80 s left"
-    ], "a second row within five seconds is not said"
-    from rich.console import Console
-
-    console = Console(width=100)
-    with console.capture() as held:
-        console.print(shown.table())
-    text = held.get()
-    for words in ("frames/s", "intrinsic return", "states seen", "bonus", "0.5 to 1 over the seeds", "80 s left"):
-        assert words in text
 
 
 def test_memory_is_named_in_words_and_only_refused_where_it_is_short():
