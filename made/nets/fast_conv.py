@@ -7,7 +7,6 @@ in bfloat16 on an H200 a layer's slopes take 50 and 47 us in place of 131 and 91
 numbers that no pixel within it is made of, and are cut off at the end.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Shaped
 
-from made.nets.layers import CHANNELS_LAST, EVEN, to_cells, to_pixels
+from made.nets.layers import CHANNELS_LAST, EVEN, glorot, to_cells, to_pixels
 
 KERNEL = 3
 STRIDES = (2, 1, 1, 1)
@@ -183,12 +182,6 @@ def filters(sizes: tuple[tuple[int, int], ...], first: int, key: Key[Array, ""])
         made.append(Filters(glorot(k, (kernel, kernel, first, channels)), jnp.zeros(channels)))
         first = channels
     return tuple(made)
-
-
-def glorot(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """Uniform within sqrt(6 / (fan in + fan out)), as the layers of Dreamer v1 start; the last two axes are in, out."""
-    bound = math.sqrt(6 / (math.prod(shape[:-2]) * (shape[-2] + shape[-1])))
-    return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
 
 
 @jax.custom_vjp

@@ -18,26 +18,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from made.core import trees
-from made.nets.layers import EVEN
+from made.nets.layers import EVEN, Dense
 
 
 def padded_size(dtype: Any) -> int:
     """What sides are to be multiples of."""
     return EVEN if jax.default_backend() != "cpu" and jnp.dtype(dtype) == jnp.bfloat16 else 1
-
-
-class Dense(eqx.Module):
-    """x W + b, computed in a given dtype."""
-
-    weight: Float[Array, "i o"]
-    bias: Float[Array, " o"]
-
-    def __call__(self, x: Float[Array, "*b i"], dtype: Any) -> Float[Array, "*b o"]:
-        return (x.astype(dtype) @ self.weight.astype(dtype)).astype(jnp.float32) + self.bias
-
-    def split(self, at: int) -> tuple["Dense", "Dense"]:
-        """Two layers whose sum is this one of (x[:at], x[at:]): what does not wait for the other can go first."""
-        return Dense(self.weight[:at], jnp.zeros_like(self.bias)), Dense(self.weight[at:], self.bias)
 
 
 class PaddedDense(eqx.Module):

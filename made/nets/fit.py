@@ -16,6 +16,19 @@ from made.core.config import ABOVE_ZERO, POSITIVE, check_numbers
 Loss = Callable[[PyTree, PyTree, Key[Array, ""]], tuple[Float[Array, ""], Metrics]]
 
 
+def linear_decay(rate: float, k: Array, steps: float) -> Float[Array, ""]:
+    """A learning rate that falls linearly to 0 within that many updates; 0 keeps it constant."""
+    return rate * jnp.where(steps > 0, jnp.maximum(1 - k / jnp.maximum(steps, 1), 0), 1)
+
+
+def descend(
+    optimizer: optax.GradientTransformation, params: PyTree, gradient: PyTree, state: PyTree
+) -> tuple[PyTree, PyTree]:
+    """(parameters, state of the optimizer) after one step."""
+    change, state = optimizer.update(gradient, state, params)
+    return optax.apply_updates(params, change), state
+
+
 class FitState(NamedTuple):
     """Parameters and the state of their optimiser."""
 
@@ -78,8 +91,8 @@ class Fit(eqx.Module):
         def step(learned: FitState, key) -> tuple[FitState, Metrics]:
             k_draw, k_loss = jax.random.split(key)
             (value, metrics), gradient = slope(learned.params, draw(k_draw), k_loss)
-            change, state = optimiser.update(gradient, learned.optimiser, learned.params)
-            return FitState(optax.apply_updates(learned.params, change), state), {"loss": value, **metrics}
+            learned = FitState(*descend(optimiser, learned.params, gradient, learned.optimiser))
+            return learned, {"loss": value, **metrics}
 
         if self.steps == 1:
             return step(learned, key)

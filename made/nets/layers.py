@@ -3,7 +3,7 @@
 Equinox's own MLP keeps its activation as a leaf; here activations are static.
 """
 
-import math
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,18 +15,16 @@ from jaxtyping import Array, Float, Key, PyTree, Shaped
 from made.core import Space
 
 Activation = Callable[[Array], Array]
+glorot = jax.nn.initializers.glorot_uniform()
 EVEN = 8  # what a GPU wants the sides of products and the numbers of channels to be multiples of
 CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")  # of images, kernels and answers: the order that GPUs are fast in
 SMALL = 16  # cells a side up to which an image is convolved by a product of matrices
 
 
-def orthogonal(layer: eqx.Module, scale: float, key: Key[Array, ""]) -> eqx.Module:
-    """The same layer with an orthogonal weight of that scale and no bias, as the on-policy baselines start."""
-    weight: Array = layer.weight  # type: ignore[attr-defined]
-    drawn = scale * orthonormal(key, (weight.shape[0], math.prod(weight.shape[1:])))
-    layer = eqx.tree_at(lambda m: m.weight, layer, drawn.reshape(weight.shape).astype(weight.dtype))
-    bias = getattr(layer, "bias", None)
-    return layer if bias is None else eqx.tree_at(lambda m: m.bias, layer, jnp.zeros_like(bias))
+def check_precision(layout: Any) -> None:
+    """Raise ValueError unless the field `precision` names a type that products can be computed in."""
+    if layout.precision not in ("float32", "bfloat16"):
+        raise ValueError(f"Layout takes precision='float32' or 'bfloat16', got {layout.precision!r}.")
 
 
 def orthonormal(key: Key[Array, ""], shape: tuple[int, int], steps: int = 40) -> Float[Array, "i o"]:
@@ -42,28 +40,73 @@ def orthonormal(key: Key[Array, ""], shape: tuple[int, int], steps: int = 40) ->
     return tall if shape[0] >= shape[1] else tall.T
 
 
-class MLP(eqx.Module):
-    """Linear layers with an activation between them."""
+class Dense(eqx.Module):
+    """x W + b. With a dtype, the product is computed in it and the result is float32."""
 
-    layers: tuple[eqx.nn.Linear, ...]
+    weight: Float[Array, "i o"]
+    bias: Float[Array, " o"]
+
+    def __call__(self, x: Float[Array, "*b i"], dtype: Any = None) -> Float[Array, "*b o"]:
+        if dtype is None:
+            return x @ self.weight + self.bias
+        return (x.astype(dtype) @ self.weight.astype(dtype)).astype(jnp.float32) + self.bias
+
+    def split(self, at: int) -> tuple["Dense", "Dense"]:
+        """Two layers whose sum is this one of (x[:at], x[at:]), so that each half can run at another time."""
+        return Dense(self.weight[:at], jnp.zeros_like(self.bias)), Dense(self.weight[at:], self.bias)
+
+
+def orthogonal_dense(inputs: int, outputs: int, key: Key[Array, ""], gain: float = 1.0) -> Dense:
+    """Orthogonal weights times a gain, no bias."""
+    return Dense(gain * orthonormal(key, (inputs, outputs)), jnp.zeros(outputs))
+
+
+def glorot_dense(inputs: int, outputs: int, key: Key[Array, ""]) -> Dense:
+    """Glorot uniform weights, no bias."""
+    return Dense(glorot(key, (inputs, outputs)), jnp.zeros(outputs))
+
+
+class Linear(eqx.nn.Linear):
+    """Equinox's layer for rows: x W^T + b keeps one item a row in a batch, where W x would transpose it twice."""
+
+    def __init__(self, inputs: int, outputs: int, key: Key[Array, ""]):
+        super().__init__(inputs, outputs, key=key)
+
+    def __call__(self, x: Float[Array, "*b i"], dtype: Any = None) -> Float[Array, "*b o"]:  # type: ignore[override]
+        del dtype
+        return x @ self.weight.T + self.bias  # type: ignore[operator]
+
+
+def orthogonal_linear(inputs: int, outputs: int, key: Key[Array, ""]) -> Linear:
+    """Orthogonal weights, no bias."""
+    parts = orthonormal(key, (outputs, inputs)), jnp.zeros(outputs)
+    return eqx.tree_at(lambda layer: (layer.weight, layer.bias), Linear(inputs, outputs, key), parts)
+
+
+class MLP(eqx.Module):
+    """Dense layers with an activation between them; `layer` makes one from (inputs, outputs, key)."""
+
+    layers: tuple[Any, ...]
     activation: Activation = eqx.field(static=True)
 
-    def __init__(self, sizes: Sequence[int], *, key: Key[Array, ""], activation: Activation = jax.nn.relu):
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        *,
+        key: Key[Array, ""],
+        activation: Activation = jax.nn.relu,
+        layer: Callable[[int, int, Key[Array, ""]], Any] = Linear,
+    ):
         if len(sizes) < 2 or min(sizes) < 1:
             raise ValueError(f"MLP needs an input and an output size, all positive, got {tuple(sizes)}.")
         keys = jax.random.split(key, len(sizes) - 1)
-        self.layers = tuple(eqx.nn.Linear(i, o, key=k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False))
+        self.layers = tuple(layer(i, o, k) for (i, o), k in zip(itertools.pairwise(sizes), keys, strict=True))
         self.activation = activation
 
-    def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
+    def __call__(self, x: Float[Array, "*b i"], dtype: Any = None) -> Float[Array, "*b o"]:
         for layer in self.layers[:-1]:
-            x = self.activation(affine(layer, x))
-        return affine(self.layers[-1], x)
-
-
-def affine(layer: eqx.nn.Linear, x: Float[Array, " i"]) -> Float[Array, " o"]:
-    """x W^T + b, with x on the left: over a batch that keeps one item a row, where W x would turn it over and back."""
-    return x @ layer.weight.T + layer.bias  # type: ignore[operator]
+            x = self.activation(layer(x, dtype))
+        return self.layers[-1](x, dtype)
 
 
 class ConvNet(eqx.Module):
@@ -153,7 +196,7 @@ class Encoder(eqx.Module):
     """
 
     convolutions: tuple[ConvNet | None, ...]
-    dense: eqx.nn.Linear
+    dense: Linear
     spaces: tuple[Space, ...] = eqx.field(static=True)
 
     def __init__(self, spaces: PyTree, width: int, *, key: Key[Array, ""]):
@@ -165,10 +208,10 @@ class Encoder(eqx.Module):
         self.spaces = tuple(leaves)
         blank = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
         inputs = jax.eval_shape(lambda obs: side_by_side(obs, self.spaces, self.convolutions), blank).shape[0]
-        self.dense = eqx.nn.Linear(inputs, width, key=k_dense)
+        self.dense = Linear(inputs, width, k_dense)
 
     def __call__(self, obs: PyTree) -> Float[Array, " features"]:
-        return jax.nn.relu(affine(self.dense, side_by_side(obs, self.spaces, self.convolutions)))
+        return jax.nn.relu(self.dense(side_by_side(obs, self.spaces, self.convolutions)))
 
     @property
     def size(self) -> int:

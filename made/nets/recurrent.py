@@ -50,17 +50,6 @@ class Recurrent(eqx.Module):
         """All steps of an unroll; where `fresh`, an episode begins and the carry is blank before the step."""
         return unrolled(self.kind, self.weights, xs @ self.inputs + self.bias, carry, fresh)
 
-    def carries(self, carry: Carry, xs: Float[Array, "T N i"], fresh: Bool[Array, "T N"]) -> Carry:
-        """The carry after every step of an unroll, leaves [T, N, h]; for values alone, not for gradients."""
-
-        def step(carry, x):
-            projected, fresh = x
-            carry = tuple(jnp.where(fresh[:, None], 0.0, part) for part in carry)
-            carry = cell(self.kind, self.weights, projected, carry)
-            return carry, carry
-
-        return jax.lax.scan(step, carry, (xs @ self.inputs + self.bias, fresh))[1]
-
 
 def cell(kind: str, weights: Array, projected: Array, carry: Carry, nudge: Array | float = 0.0) -> Carry:
     """The next carry, from the inputs already multiplied with their weights. `nudge` is added to h @ weights."""

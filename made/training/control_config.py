@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 
 from made.agents.dreamer.agent import Dreamer
-from made.agents.dreamer.observation_model import SIDE
+from made.agents.dreamer.network import SIDE
 from made.agents.registry import make_agent
 from made.agents.sac.agent import RAD
 from made.bonuses.re3 import RE3

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
-from made.nets.fast_scan import Dense, PaddedDense, scan_deferred_grad
+from made.nets.fast_scan import PaddedDense, scan_deferred_grad
+from made.nets.layers import Dense
 
 T, B, WIDTH = 5, 3, 4
 

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from made.core import Space
-from made.nets import MLP, ConvNet, Encoder, as_vector, convolve, orthogonal, orthonormal
+from made.nets.layers import (
+    MLP,
+    ConvNet,
+    Encoder,
+    as_vector,
+    convolve,
+    orthogonal_dense,
+    orthogonal_linear,
+    orthonormal,
+)
 
 
 def test_every_leaf_is_an_array_so_networks_ride_in_scan():
@@ -76,9 +85,10 @@ def test_orthonormal_matrices_are(shape):
 
 
 def test_orthogonal_weights_are_orthogonal():
-    layer = orthogonal(eqx.nn.Linear(8, 4, key=jax.random.key(0)), 2.0, jax.random.key(1))
-    assert np.allclose(layer.weight @ layer.weight.T, 4 * np.eye(4), atol=1e-5)
-    assert not layer.bias.any()
+    layer, dense = orthogonal_linear(8, 4, jax.random.key(1)), orthogonal_dense(8, 4, jax.random.key(1), gain=2.0)
+    assert np.allclose(layer.weight @ layer.weight.T, np.eye(4), atol=1e-5) and layer(jnp.zeros(8)).shape == (4,)
+    assert np.allclose(dense.weight.T @ dense.weight, 4 * np.eye(4), atol=1e-5)
+    assert not layer.bias.any() and not dense.bias.any()
 
 
 @pytest.mark.parametrize(

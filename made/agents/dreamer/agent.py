@@ -1,13 +1,9 @@
-"""Dreamer: an actor that learns within a learnt model of the world, the model-based agent of the paper.
+"""Dreamer: an actor that learns in a learned world model, the model-based agent of the paper.
 
-    this file          the agent: what it does at a step, and its three losses
-    dreamer_world      the model: how it follows sequences, how likely it finds them, what it sees coming
-    rssm               its recurrent state, told what is seen or on its own
-    dreamer_policy     distributions of actions
-    dreamer_nets       encoder, decoder and sizes, of dreamer_leaves (observations) and dreamer_filters (convolutions)
-    dreamer_latent     a bonus in imagination
-
-`looped` and `aligned` are for speed alone.
+agent          how it acts, and its three losses
+world_model    posterior states, likelihoods, open-loop predictions, transitions for a bonus on latent states
+rssm           the recurrent state-space model
+network        sizes, encoder, decoder, actor
 """
 
 from typing import NamedTuple
@@ -18,12 +14,22 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from made.agents.dreamer.latent_bonus import check_bonus, imagined_latents, latent_spec, replayed_latents
-from made.agents.dreamer.network import MLP, Actor, Layout, action_size, check_actions
-from made.agents.dreamer.rssm import Latent, at_a_time
-from made.agents.dreamer.world_model import PosteriorStates, WorldModel, imagination_starts
+from made.agents.dreamer.network import Actor, Layout, action_size, check_actions, mlp
+from made.agents.dreamer.rssm import Latent
+from made.agents.dreamer.world_model import (
+    PosteriorStates,
+    WorldModel,
+    check_bonus,
+    imagination_starts,
+    imagined_latents,
+    latent_spec,
+    replayed_latents,
+)
+from made.agents.returns import lambda_returns
 from made.core import Agent, Bonus, Metrics, Spec, Transition
 from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, SHARE, check_numbers
+from made.nets.fit import descend
+from made.nets.layers import MLP
 
 EPSILON = 1e-7  # of Adam, as in the framework of Dreamer v1
 _RATES, _NOISE = ("model_rate", "actor_rate", "value_rate"), ("noise", "noise_half", "noise_least")
@@ -66,7 +72,7 @@ class Dreamer(Agent):
     discount (1 - terminated). Batches are sequences [T, B] of transitions, which may hold the ends of episodes.
     When it explores, noise is added to a draw: Gaussian of deviation `noise`, or for discrete actions one at random
     with that probability; halved every `noise_half` updates (0: never), down to `noise_least`.
-    `curiosity` is a bonus for imagined latent states (`made.agents.dreamer.latent_bonus`). It is off by default.
+    `curiosity` is a bonus for imagined latent states (`made.agents.dreamer.world_model`). It is off by default.
     With `reinforce=1` the actor climbs log pi(a) (R - V) instead, as Dreamer v2 does with discrete actions: straight
     through, the gradient of one-hot vectors is biased.
     Differs from v1: a window's first observation is taken in without the action before it; v1 has neither `entropy`,
@@ -106,7 +112,7 @@ class Dreamer(Agent):
         k_world, k_actor, k_value, k_bonus = jax.random.split(key, 4)
         world = WorldModel(spec, self.layout, self.ends, key=k_world)
         actor = Actor(self.layout, spec.action, key=k_actor)
-        value = MLP(self.layout.features, self.layout.units, self.layout.value, 1, key=k_value)
+        value = mlp(self.layout.features, self.layout.units, self.layout.value, 1, key=k_value)
         parts: tuple[PyTree, ...] = (world, actor, value)
         optimisers = tuple(rate.init(x) for rate, x in zip(self._rates(), parts, strict=True))
         curiosity = () if self.curiosity is None else self.curiosity.init(k_bonus, latent_spec(spec, self.layout))
@@ -157,15 +163,10 @@ class Dreamer(Agent):
     def _moved(self, state: DreamerState, gradients: tuple[PyTree, ...]) -> tuple[DreamerState, Metrics]:
         """A step along all gradients, and their norms."""
         before: tuple[PyTree, ...] = (state.world, state.actor, state.value)
-        after, optimisers = [], []
-        for rate, params, gradient, own in zip(self._rates(), before, gradients, state.optimisers, strict=True):
-            change, own = rate.update(gradient, own, params)
-            after.append(optax.apply_updates(params, change))
-            optimisers.append(own)
+        after, optimisers = zip(*map(descend, self._rates(), before, gradients, state.optimisers), strict=True)
         names = ("model_gradient", "actor_gradient", "value_gradient")
-        norms = {name: _norm(gradient) for name, gradient in zip(names, gradients, strict=True)}
-        world, actor, value = after
-        return DreamerState(world, actor, value, tuple(optimisers), state.curiosity, state.k + 1), norms
+        norms = {name: optax.tree.norm(gradient) for name, gradient in zip(names, gradients, strict=True)}
+        return DreamerState(*after, optimisers, state.curiosity, state.k + 1), norms
 
     def model_loss(
         self, world: WorldModel, batch: Transition, reward: Float[Array, "T B"], key: Key[Array, ""]
@@ -216,22 +217,4 @@ class Acting(eqx.Module):
         k_act, k_entropy = jax.random.split(key)
         policy = self.actor(features)
         action = policy.sample(k_act)
-        return action, (action, policy.score(action), policy.entropy(k_entropy))
-
-
-def lambda_returns(
-    reward: Float[Array, "H *b"], discount: Float[Array, "H *b"], next_value: Float[Array, "H *b"], lam: Array | float
-) -> Float[Array, "H *b"]:
-    """R_t = r_t + g_t ((1 - lam) v_{t+1} + lam R_{t+1}), and v_{t+1} in the place of R_{t+1} after the last step."""
-
-    def step(after, x):
-        r_t, g_t, v_tp1 = x
-        now = r_t + g_t * ((1 - lam) * v_tp1 + lam * after)
-        return now, now
-
-    whole = at_a_time(reward.shape[0], reward.shape[0])  # so few operations are one kernel on a GPU
-    return jax.lax.scan(step, next_value[-1], (reward, discount, next_value), reverse=True, unroll=whole)[1]
-
-
-def _norm(tree: PyTree) -> Float[Array, ""]:
-    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))
+        return action, (action, policy.log_prob(action), policy.entropy(k_entropy))

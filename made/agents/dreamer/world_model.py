@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree, UInt8
 
-from made.agents.dreamer.network import MLP, Decoder, Encoder, Layout, action_size, as_vectors
-from made.agents.dreamer.rssm import RSSM, Latent, Observed, kl
-from made.core import Metrics, Space, Spec, Transition, dict_obs, trees
+from made.agents.dreamer.network import Decoder, Encoder, Layout, action_size, as_vectors, mlp
+from made.agents.dreamer.rssm import RSSM, Latent, Observed
+from made.core import Bonus, Metrics, NoMemory, Space, Spec, Transition, dict_obs, trees
+from made.nets.layers import MLP
 
 
 class PosteriorStates(NamedTuple):
@@ -39,8 +40,8 @@ class WorldModel(eqx.Module):
         self.encoder = Encoder(spec.obs, layout, key=k_encoder)
         self.rssm = RSSM(self.encoder.size, action_size(spec.action), layout, key=k_rssm)
         self.decoder = Decoder(spec.obs, layout, key=k_decoder)
-        self.reward_head = MLP(layout.features, layout.units, layout.reward, 1, key=k_reward)
-        self.ends_head = MLP(layout.features, layout.units, layout.ends, 1, key=k_ends) if ends else None
+        self.reward_head = mlp(layout.features, layout.units, layout.reward, 1, key=k_reward)
+        self.ends_head = mlp(layout.features, layout.units, layout.ends, 1, key=k_ends) if ends else None
 
     def reward(self, features: Float[Array, "*b f"]) -> Float[Array, "*b"]:
         """The reward on arriving at a state."""
@@ -88,7 +89,7 @@ class WorldModel(eqx.Module):
         arrivals, starts, fresh = posteriors
         latents = jax.tree.map(lambda a, b: jnp.concatenate([a[:1], b]), starts.latent, arrivals.latent)
         image = self.decoder.score(latents.features, observations_of(batch)).sum() + self._later(posteriors, batch)
-        apart = kl(arrivals.posterior, arrivals.prior).sum() + (kl(starts.posterior, starts.prior) * fresh).sum()
+        apart = arrivals.posterior.kl(arrivals.prior).sum() + (starts.posterior.kl(starts.prior) * fresh).sum()
         n, after = reward.size + fresh.sum(), arrivals.latent.features
         of_reward = -0.5 * (self.reward(after) - reward) ** 2 - 0.5 * math.log(2 * math.pi)
         parts = {"kl": apart / n, "image": image / n, "reward": of_reward.mean()}
@@ -185,3 +186,38 @@ def open_loop(
     video = jnp.concatenate([truth, model, (model - truth + 1) / 2], -2)[..., -3:]
     video = video if video.shape[-1] == 3 else jnp.broadcast_to(video[..., -1:], (*video.shape[:-1], 3))
     return (255 * jnp.clip(video, 0, 1)).astype(jnp.uint8)
+
+
+# Transitions between latent states, from which the bonus `Dreamer.curiosity` learns and in which it is added as reward.
+
+
+def latent_spec(spec: Spec, layout: Layout) -> Spec:
+    """An environment whose observations are the features of latent states."""
+    return spec._replace(obs=Space((layout.features,), jnp.float32))
+
+
+def check_bonus(bonus: Bonus | None) -> None:
+    """Refuse a bonus that imagination cannot give what it reads."""
+    if bonus is not None and (not isinstance(bonus.memory, NoMemory) or "value" in bonus.reads):
+        raise ValueError(
+            f"Dreamer.curiosity pays for imagined states, which have neither episodes nor a table of values, but "
+            f"{type(bonus).__name__} reads {', '.join(bonus.reads)}: take one such as RND or Disagreement."
+        )
+
+
+def replayed_latents(posteriors: PosteriorStates, batch: Transition) -> Transition:
+    """The sequences [T, B] as the model saw them."""
+    arrivals, starts = posteriors.arrivals.latent.features, posteriors.starts.latent.features
+    before = jnp.concatenate([starts[:1], arrivals[:-1]])
+    before = trees.select(posteriors.fresh, starts, before)
+    return Transition(before, batch.action, batch.reward, arrivals, batch.terminated, batch.truncated)
+
+
+def imagined_latents(
+    first: Float[Array, "n f"], features: Float[Array, "H n f"], actions: Float[Array, "H n a"], space: Space
+) -> Transition:
+    """What was imagined, [H, n]. A gradient reaches the actor by way of the states."""
+    taken = actions if space.n is None else jnp.argmax(actions, -1).astype(jnp.int32)
+    before = jnp.concatenate([first[None], features[:-1]])
+    off = jnp.zeros(features.shape[:-1], bool)
+    return Transition(before, jax.lax.stop_gradient(taken), off.astype(jnp.float32), features, off, off)

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from made.agents.sac.network import Actor, Critic, Layout, mean_action, networks, sample_action
+from made.agents.sac.network import Actor, Critic, Layout, networks
 from made.core import Agent, Metrics, Spec, trees
 from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, SHARE, check_numbers
+from made.nets.fit import descend
 
 RANGES = {
     SHARE: ("discount", "polyak", "encoder_polyak"),
@@ -78,7 +79,7 @@ class RAD(Agent):
         if self.layout.encoder == "pixels":
             obs = centre_crop(obs, self.layout.crop)
         policy = state.actor(state.critic.see(obs[None], self.dtype), self.dtype)
-        return carry, (sample_action(policy, key)[0] if explore else mean_action(policy))[0], ()
+        return carry, (policy.sample(key) if explore else policy.mode())[0], ()
 
     def update(self, state, batch, reward_fn, key):
         k_obs, k_next, k_target, k_actor = jax.random.split(key, 4)
@@ -98,7 +99,7 @@ class RAD(Agent):
         self, state: RADState, reward: Float[Array, " b"], after: Array, terminated: Array, key: Key[Array, ""]
     ) -> Float[Array, " b"]:
         """y = r + discount (1 - terminated) (min_i Q'_i(s', a') - alpha log pi(a' | s'))."""
-        action, log_prob = sample_action(state.actor(state.critic.see(after, self.dtype), self.dtype), key)
+        action, log_prob = state.actor(state.critic.see(after, self.dtype), self.dtype).sample_and_log_prob(key)
         values = state.target.values(state.target.see(after, self.dtype), action, self.dtype).min(0)
         return reward + self.discount * ~terminated * (values - jnp.exp(state.log_alpha) * log_prob)
 
@@ -114,7 +115,7 @@ class RAD(Agent):
     ) -> tuple[Float[Array, ""], Float[Array, " b"]]:
         """(mean (alpha log pi(a | s) - min_i Q_i(s, a)), log pi(a | s)); no gradient reaches the convolutions."""
         seen = jax.lax.stop_gradient(critic.see(obs, self.dtype))
-        action, log_prob = sample_action(actor(seen, self.dtype), key)
+        action, log_prob = actor(seen, self.dtype).sample_and_log_prob(key)
         values = critic.values(seen, action, self.dtype).min(0)
         return (jnp.exp(log_alpha) * log_prob - values).mean(), log_prob
 
@@ -125,7 +126,7 @@ class RAD(Agent):
     def _improve_critic(self, state: RADState, obs: Array, action: Array, y: Array) -> tuple[RADState, Metrics]:
         slope = jax.value_and_grad(self.critic_loss, has_aux=True)
         (loss, metrics), gradient = slope(state.critic, obs, action, jax.lax.stop_gradient(y))
-        critic, optimiser = _step(self._rates()[0], state.critic, gradient, state.optimisers[0])
+        critic, optimiser = descend(self._rates()[0], state.critic, gradient, state.optimisers[0])
         state = state._replace(critic=critic, optimisers=(optimiser, *state.optimisers[1:]), k=state.k + 1)
         return state, {"critic_loss": loss, **metrics}
 
@@ -151,10 +152,10 @@ class RAD(Agent):
         slope = jax.value_and_grad(self.actor_loss, has_aux=True)
         (loss, log_prob), gradient = slope(state.actor, state.critic, obs, state.log_alpha, key)
         _, of_actor, of_alpha = self._rates()
-        actor, actor_state = _step(of_actor, state.actor, gradient, state.optimisers[1])
+        actor, actor_state = descend(of_actor, state.actor, gradient, state.optimisers[1])
         actions = state.actor.head.layers[-1].bias.size // 2
         gradient = jax.grad(self.alpha_loss)(state.log_alpha, log_prob, actions)
-        log_alpha, alpha_state = _step(of_alpha, state.log_alpha, gradient, state.optimisers[2])
+        log_alpha, alpha_state = descend(of_alpha, state.log_alpha, gradient, state.optimisers[2])
         state = state._replace(
             actor=actor,
             log_alpha=log_alpha,
@@ -188,11 +189,6 @@ def SAC(width: int = 128) -> RAD:
         width: Units of each hidden layer.
     """
     return RAD(Layout(encoder="state", width=width), learning_rate=1e-3)
-
-
-def _step(rate: optax.GradientTransformation, params: PyTree, gradient: PyTree, state: PyTree) -> tuple[PyTree, PyTree]:
-    change, state = rate.update(gradient, state, params)
-    return optax.apply_updates(params, change), state
 
 
 def random_crop(images: Array, side: int, key: Key[Array, ""]) -> Array:

@@ -5,7 +5,7 @@ may work in bfloat16, whose products nearly all of the time goes into; what come
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt8
 
 from made.core import Space, Spec
-from made.core.config import check_types
-from made.nets import orthonormal
+from made.core.config import COUNT, check_numbers
+from made.nets.distributions import TanhNormal
 from made.nets.fast_conv import KERNEL, STRIDES, in_blocks, plain, reads_blocks, side_after
+from made.nets.layers import MLP, Dense, check_precision, orthogonal_dense, orthonormal
 
 LOG_STD = (-10.0, 2.0)
 
@@ -36,27 +37,10 @@ class Layout(eqx.Module):
     precision: str = eqx.field(static=True, default="float32")  # or "bfloat16": of the encoder
 
     def __check_init__(self):
-        check_types(self)
-        if self.encoder not in ("pixels", "state") or self.precision not in ("float32", "bfloat16"):
-            raise ValueError(
-                f"Layout takes encoder='pixels' or 'state' and precision='float32' or 'bfloat16', got "
-                f"encoder={self.encoder!r}, precision={self.precision!r}."
-            )
-        if min(self.channels, self.features, self.width, self.depth, self.crop) < 1:
-            raise ValueError(f"Layout takes sizes of at least 1, got {self}.")
-
-
-class Dense(eqx.Module):
-    """x W + b, from orthogonal weights and no bias."""
-
-    weight: Float[Array, "i o"]
-    bias: Float[Array, " o"]
-
-    def __init__(self, inputs: int, outputs: int, *, key: Key[Array, ""]):
-        self.weight, self.bias = orthonormal(key, (inputs, outputs)), jnp.zeros(outputs)
-
-    def __call__(self, x: Float[Array, "*b i"], dtype: Any = jnp.float32) -> Float[Array, "*b o"]:
-        return (x @ self.weight if dtype == jnp.float32 else rounded_product(x.astype(dtype), self.weight)) + self.bias
+        check_numbers(self, {COUNT: ("channels", "features", "width", "depth", "crop")})
+        check_precision(self)
+        if self.encoder not in ("pixels", "state"):
+            raise ValueError(f"Layout takes encoder='pixels' or 'state', got encoder={self.encoder!r}.")
 
 
 @jax.custom_vjp
@@ -79,22 +63,6 @@ def _slopes(factors: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
 
 
 rounded_product.defvjp(_product_and_factors, _slopes)
-
-
-class MLP(eqx.Module):
-    """Dense layers with a relu between them."""
-
-    layers: tuple[Dense, ...]
-
-    def __init__(self, inputs: int, layout: Layout, outputs: int, *, key: Key[Array, ""]):
-        sizes = (inputs, *[layout.width] * layout.depth, outputs)
-        keys = jax.random.split(key, len(sizes) - 1)
-        self.layers = tuple(Dense(i, o, key=k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False))
-
-    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
-        for layer in self.layers[:-1]:
-            x = jax.nn.relu(layer(x))
-        return self.layers[-1](x)
 
 
 class Convolutions(eqx.Module):
@@ -142,23 +110,16 @@ class Trunk(eqx.Module):
 
     def __init__(self, layout: Layout, *, key: Key[Array, ""]):
         self.side = side_after(layout.crop)
-        self.dense = Dense(self.side**2 * layout.channels, layout.features, key=key)
+        self.dense = orthogonal_dense(self.side**2 * layout.channels, layout.features, key)
         self.scale, self.shift = jnp.ones(layout.features), jnp.zeros(layout.features)
 
     def __call__(self, x: Float[Array, "b n"], dtype: Any) -> Float[Array, "b features"]:
-        dense = self.dense
+        weight, bias = self.dense.weight, self.dense.bias
         if blockwise():
-            dense = eqx.tree_at(lambda layer: layer.weight, dense, reads_blocks(dense.weight, self.side, self.side))
-        x = dense(x, dtype)
+            weight = reads_blocks(weight, self.side, self.side)
+        x = (x @ weight if dtype == jnp.float32 else rounded_product(x.astype(dtype), weight)) + bias
         x = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
         return jnp.tanh(self.scale * x + self.shift)
-
-
-class Policy(NamedTuple):
-    """A normal distribution whose samples are squashed by tanh, for each number of the action."""
-
-    mean: Float[Array, "b a"]
-    log_std: Float[Array, "b a"]
 
 
 class Actor(eqx.Module):
@@ -167,11 +128,12 @@ class Actor(eqx.Module):
     trunk: Trunk | None
     head: MLP
 
-    def __call__(self, seen: Float[Array, "b n"], dtype: Any) -> Policy:
+    def __call__(self, seen: Float[Array, "b n"], dtype: Any) -> TanhNormal:
         x = seen if self.trunk is None else self.trunk(seen, dtype)
         mean, log_std = jnp.split(self.head(x), 2, -1)
         low, high = LOG_STD
-        return Policy(mean, low + 0.5 * (high - low) * (jnp.tanh(log_std) + 1))
+        log_std = low + 0.5 * (high - low) * (jnp.tanh(log_std) + 1)
+        return TanhNormal(mean, jnp.exp(log_std), log_std)
 
 
 class Critic(eqx.Module):
@@ -200,10 +162,10 @@ def networks(layout: Layout, spec: Spec, key: Key[Array, ""]) -> tuple[Critic, A
     if layout.encoder == "pixels":
         convolutions = Convolutions(obs.shape[-1], layout, key=k_conv)
         trunks, inputs = tuple(Trunk(layout, key=k) for k in (k_critic, k_actor)), layout.features
-    first, second = (MLP(inputs + actions, layout, 1, key=k) for k in k_heads[:2])
-    return Critic(convolutions, trunks[0], (first, second)), Actor(
-        trunks[1], MLP(inputs, layout, 2 * actions, key=k_heads[2])
-    )
+    hidden = [layout.width] * layout.depth
+    sizes = (inputs + actions, *hidden, 1), (inputs + actions, *hidden, 1), (inputs, *hidden, 2 * actions)
+    first, second, actor = (MLP(x, key=k, layer=orthogonal_dense) for x, k in zip(sizes, k_heads, strict=True))
+    return Critic(convolutions, trunks[0], (first, second)), Actor(trunks[1], actor)
 
 
 def checked(layout: Layout, spec: Spec) -> tuple[Space, int]:
@@ -228,22 +190,3 @@ def checked(layout: Layout, spec: Spec) -> tuple[Space, int]:
             f"side, but the observations are {obs}. Render larger images, set crop, or use encoder='state' for vectors."
         )
     return obs, action.shape[0]
-
-
-def mean_action(policy: Policy) -> Float[Array, "b a"]:
-    """The action in the middle: tanh of the mean."""
-    return jnp.tanh(policy.mean)
-
-
-def sample_action(policy: Policy, key: Key[Array, ""]) -> tuple[Float[Array, "b a"], Float[Array, " b"]]:
-    """(a, log pi(a | s)) with a = tanh(u), u ~ N(mean, std):
-
-        log pi(a) = log N(u) - sum_i log(1 - tanh(u_i)^2),   log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))
-
-    The last form is exact where tanh(u) rounds to one.
-    """
-    noise = jax.random.normal(key, policy.mean.shape)
-    u = policy.mean + jnp.exp(policy.log_std) * noise
-    of_normal = -0.5 * noise**2 - policy.log_std - 0.5 * math.log(2 * math.pi)
-    of_tanh = 2 * (math.log(2.0) - u - jax.nn.softplus(-2 * u))
-    return jnp.tanh(u), (of_normal - of_tanh).sum(-1)

@@ -1,5 +1,6 @@
 """A variational auto-encoder as an estimate of the recent density d^{pi_mix,k}(s, a), Section 5."""
 
+import math
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -9,11 +10,74 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from made.core import Density, LearnsFrom, Transition, ring_buffer, trees
 from made.core.config import AT_LEAST_ZERO, check_numbers
-from made.nets import MLP, image_vae
 from made.nets.fit import Fit, FitState, with_prefix
+from made.nets.layers import MLP, Linear, convolved, to_cells, to_pixels, windows
 from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
 
 ACTIVE = 0.01  # nats: a latent that carries less is idle; a posterior whose latents carry less on average has collapsed
+SMALLEST_IMAGE = 15  # pixels a side: the least that the released random encoder takes; smaller ones are read densely
+CELL = 4  # pixels a side: images are read in cells of 4 x 4 pixels, and only cells have many channels
+
+
+class ImageEncoder(eqx.Module):
+    """An image as features: the pixels of each cell as one vector, a dense layer, a convolution 3x3 with stride 2."""
+
+    layers: tuple[Linear, ...]
+
+    def __init__(self, depth: int, channels: tuple[int, int], key: Key[Array, ""]):
+        k_cell, k_around = jax.random.split(key)
+        cell, features = channels
+        self.layers = (
+            Linear(CELL**2 * depth, cell, k_cell),
+            Linear(9 * cell, features, k_around),
+        )
+
+    def __call__(self, image: Float[Array, "h w c"]) -> Float[Array, " features"]:
+        x = jax.nn.relu(self.layers[0](to_cells(image, CELL)))
+        return jax.nn.relu(conv3x3(self.layers[1], x, stride=2)).reshape(-1)
+
+
+class ImageDecoder(eqx.Module):
+    """The way back: a map of an eighth of the image, doubled by one convolution 3x3, another, and the pixels of cells.
+
+    No layer with many channels runs at full size: 11M multiplications for 84 x 84 x 9, a seventh of `ReleaseDecoder`.
+    """
+
+    layers: tuple[Linear, ...]
+    shape: tuple[int, int, int] = eqx.field(static=True)
+    start: tuple[int, int, int] = eqx.field(static=True)  # height, width, channels of what comes in
+
+    def __init__(self, shape: tuple[int, int, int], channels: tuple[int, int], key: Key[Array, ""]):
+        height, width, depth = shape
+        keys = jax.random.split(key, 3)
+        first, cell = channels
+        self.shape, self.start = shape, (-(-height // (2 * CELL)), -(-width // (2 * CELL)), first)
+        sizes = ((9 * first, 4 * cell), (9 * cell, cell), (cell, CELL**2 * depth))
+        self.layers = tuple(Linear(i, o, k) for (i, o), k in zip(sizes, keys, strict=True))
+
+    @property
+    def size(self) -> int:
+        """How many features come in."""
+        return math.prod(self.start)
+
+    def __call__(self, x: Float[Array, " features"]) -> Float[Array, "h w c"]:
+        height, width, _ = self.shape
+        double, mix, paint = self.layers
+        x = jax.nn.relu(x.reshape(self.start))
+        x = jax.nn.relu(to_pixels(conv3x3(double, x), 2))
+        x = jax.nn.relu(conv3x3(mix, x))
+        return to_pixels(paint(x), CELL)[:height, :width]  # cells that hang over the edge are cut
+
+
+def conv3x3(layer: Linear, x: Float[Array, "h w c"], stride: int = 1) -> Float[Array, "i j o"]:
+    """A convolution 3x3 with padding 1, channels last: on a CPU as a product of matrices, which is faster there.
+
+    On a GPU the product has nine times the image written and read again.
+    """
+    if jax.default_backend() != "cpu":
+        kernel = layer.weight.T.reshape(3, 3, x.shape[-1], -1).swapaxes(0, 1)  # windows go down their columns
+        return convolved(x, kernel, (stride, stride), ((1, 1), (1, 1))) + layer.bias  # type: ignore[operator]
+    return layer(windows(jnp.pad(x, ((1, 1), (1, 1), (0, 0))), (3, 3), (stride, stride)))
 
 
 class AutoEncoder(eqx.Module):
@@ -21,8 +85,8 @@ class AutoEncoder(eqx.Module):
 
     encoder: MLP
     decoder: MLP
-    downs: tuple[image_vae.ImageEncoder | None, ...]
-    ups: tuple[image_vae.ImageDecoder | None, ...]
+    downs: tuple[ImageEncoder | None, ...]
+    ups: tuple[ImageDecoder | None, ...]
     log_scale: Float[Array, " scales"]
     outline: ObservationModel = eqx.field(static=True)
     latent: int = eqx.field(static=True)
@@ -30,16 +94,16 @@ class AutoEncoder(eqx.Module):
     def __init__(self, outline: ObservationModel, latent: int, width: int, key: Key[Array, ""]):
         k_in, k_out, k_down, k_up = jax.random.split(key, 4)
         images = [
-            leaf.kind == "bytes" and len(leaf.shape) == 3 and min(leaf.shape[:2]) >= image_vae.SMALLEST_IMAGE
+            leaf.kind == "bytes" and len(leaf.shape) == 3 and min(leaf.shape[:2]) >= SMALLEST_IMAGE
             for leaf in outline.leaves
         ]
         self.outline, self.latent = outline, latent
         self.downs = tuple(
-            image_vae.ImageEncoder(leaf.shape[-1], (32, 64), jax.random.fold_in(k_down, i)) if image else None
+            ImageEncoder(leaf.shape[-1], (32, 64), jax.random.fold_in(k_down, i)) if image else None
             for i, (leaf, image) in enumerate(zip(outline.leaves, images, strict=True))
         )
         self.ups = tuple(
-            image_vae.ImageDecoder(leaf.shape, (32, 32), jax.random.fold_in(k_up, i)) if image else None  # type: ignore[arg-type]
+            ImageDecoder(leaf.shape, (32, 32), jax.random.fold_in(k_up, i)) if image else None  # type: ignore[arg-type]
             for i, (leaf, image) in enumerate(zip(outline.leaves, images, strict=True))
         )
         inputs = jax.eval_shape(lambda x: self._inputs(x), jnp.zeros(outline.size)).shape[0]

@@ -13,9 +13,9 @@ from made.bonuses.made import MADE
 from made.bonuses.release.release_vae import ReleasedVAE, is_image, last_frame
 from made.core import Bonus, Density, EpisodeMemory, NoMemory, Transition, trees
 from made.core.config import COUNT, check_numbers
-from made.nets import MLP, ConvNet, orthogonal
 from made.nets.fast_conv import STRIDES, folded
 from made.nets.fit import Fit, FitState, with_prefix
+from made.nets.layers import MLP, ConvNet, orthogonal_linear
 from made.nets.likelihood import LARGEST, SYMBOLS, Leaf, ObservationModel, observation_model
 
 NORMALISERS = ("released", "correct", "none")
@@ -204,11 +204,11 @@ class ReleasedRND(Bonus):
         check_numbers(self, {COUNT: ("width", "hidden", "features")})
 
     def init(self, key, spec):
-        k_encoder, k_target, k_predictor, k_start = jax.random.split(key, 4)
+        k_encoder, k_target, _, k_predictor = jax.random.split(key, 4)
         encoder = RandomEncoder(observation_model(spec, self.view, self.symbols), self.width, k_encoder)
         target = MLP((self.width, self.hidden, self.features), key=k_target)
         sizes = (self.width, self.hidden, self.hidden, self.hidden, self.features)
-        predictor = from_orthogonal(MLP(sizes, key=k_predictor), k_start)
+        predictor = MLP(sizes, key=k_predictor, layer=orthogonal_linear)
         return ReleasedRNDState(encoder, target, self.fit.init(predictor))
 
     def reward(self, state, batch, *, value=None):
@@ -237,11 +237,5 @@ class OrthogonalRND(ReleasedRND):
 
     def init(self, key, spec):
         state = super().init(key, spec)
-        return state._replace(target=from_orthogonal(state.target, jax.random.fold_in(key, 0)))
-
-
-def from_orthogonal(net: MLP, key: Key[Array, ""]) -> MLP:
-    """The same network from orthogonal weights and no biases."""
-    keys = jax.random.split(key, len(net.layers))
-    layers = tuple(orthogonal(layer, 1.0, k) for layer, k in zip(net.layers, keys, strict=True))
-    return eqx.tree_at(lambda m: m.layers, net, layers)
+        sizes, key = (self.width, self.hidden, self.features), jax.random.fold_in(key, 0)
+        return state._replace(target=MLP(sizes, key=key, layer=orthogonal_linear))

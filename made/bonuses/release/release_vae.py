@@ -1,5 +1,7 @@
 """The VAE of the authors' code, loss and all: what the released MADE takes for a density."""
 
+import itertools
+from collections.abc import Sequence
 from typing import ClassVar
 
 import equinox as eqx
@@ -7,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from made.bonuses.densities.vae import VAEState, add_batch, latent_metrics
+from made.bonuses.densities.vae import SMALLEST_IMAGE, VAEState, add_batch, latent_metrics
 from made.core import Density, LearnsFrom, ring_buffer, trees
 from made.core.config import check_types
-from made.nets import MLP, ConvNet, image_vae
+from made.nets.fast_conv import scatter_blocks
 from made.nets.fit import Fit, with_prefix
+from made.nets.layers import MLP, ConvNet, convolve
 from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
 
 FRAME = 3  # channels of the last frame of a stack
@@ -21,13 +24,65 @@ LARGEST_LOSS = 160.0  # of a pair: its factor, exp(80), is the last that float32
 def is_image(seen: ObservationModel) -> bool:
     """Whether an observation is one image, as in the authors' code. Anything else has a dense analogue."""
     first, rest = seen.leaves[0], seen.leaves[1:]
-    large = len(first.shape) == 3 and min(first.shape[:2]) >= image_vae.SMALLEST_IMAGE
+    large = len(first.shape) == 3 and min(first.shape[:2]) >= SMALLEST_IMAGE
     return first.kind == "bytes" and large and len(rest) == 1
 
 
 def last_frame(image: Array) -> Float[Array, "h w 3"]:
     """The last frame of a stack of bytes, as shares of 255."""
     return image[..., -FRAME:] / 255.0
+
+
+class ReleaseDecoder(eqx.Module):
+    """The released way back: three transposed convolutions 3x3 with stride 2, a relu after each, a convolution 2x2.
+
+    A transposed convolution makes 2n - 1 or 2n of n, so three reach every size that three halvings come from. The
+    layout of the authors' code, 13 - 26 - 51 - 101 - 100, is the case of 100 pixels.
+    """
+
+    layers: tuple[eqx.nn.ConvTranspose2d, ...]
+    last: eqx.nn.Conv2d
+    start: tuple[int, int, int] = eqx.field(static=True)  # channels, height, width of what comes in
+
+    def __init__(self, shape: tuple[int, int, int], channels: Sequence[int], key: Key[Array, ""]):
+        height, width, depth = shape
+        keys = jax.random.split(key, 4)
+        ways = [_way(n) for n in (height, width)]
+        self.start = (channels[0], (height + 7) // 8, (width + 7) // 8)
+        self.layers = tuple(
+            eqx.nn.ConvTranspose2d(i, o, 3, 2, output_padding=(ways[0][at], ways[1][at]), padding=1, key=keys[at])
+            for at, (i, o) in enumerate(itertools.pairwise(channels))
+        )
+        room = [(0, 1) if n % 8 == 0 else (0, 0) for n in (height, width)]  # a multiple of 8 has no larger way
+        self.last = eqx.nn.Conv2d(channels[3], depth, 2, padding=room, key=keys[3])
+
+    @property
+    def size(self) -> int:
+        """How many features come in."""
+        channels, height, width = self.start
+        return channels * height * width
+
+    def __call__(self, x: Float[Array, " features"]) -> Float[Array, "h w c"]:
+        x = jnp.moveaxis(x.reshape(self.start), 0, -1)
+        for layer in self.layers:
+            x = jax.nn.relu(upconv3x3(layer, x))
+        return convolve(self.last, x)
+
+
+def upconv3x3(layer: eqx.nn.ConvTranspose2d, x: Float[Array, "h w c"]) -> Float[Array, "i j o"]:
+    """A transposed convolution 3x3 with stride 2 and padding 1 of one image, channels last."""
+    (height, width, _), more = x.shape, layer.output_padding
+    made = scatter_blocks(x[None], layer.weight.transpose(2, 3, 1, 0))[
+        0, 1 : 2 * height + more[0], 1 : 2 * width + more[1]
+    ]
+    return made + layer.bias.reshape(-1)  # type: ignore[union-attr]
+
+
+def _way(size: int) -> tuple[int, int, int]:
+    """Which of the three steps must make 2n rather than 2n - 1, to end one above the size (or at a multiple of 8)."""
+    end = size if size % 8 == 0 else size + 1
+    over = end - (8 * ((size + 7) // 8) - 7)
+    return over // 4, over // 2 % 2, over % 2
 
 
 class ReleasedNetwork(eqx.Module):
@@ -37,7 +92,7 @@ class ReleasedNetwork(eqx.Module):
     mean: eqx.nn.Linear
     log_variance: eqx.nn.Linear
     back: eqx.nn.Linear
-    up: image_vae.ReleaseDecoder | MLP
+    up: ReleaseDecoder | MLP
     outline: ObservationModel = eqx.field(static=True)
 
     def __init__(self, outline: ObservationModel, latent: int, width: int, key: Key[Array, ""]):
@@ -45,8 +100,8 @@ class ReleasedNetwork(eqx.Module):
         self.outline = outline
         x = jax.eval_shape(lambda *pair: self.inputs(*pair), outline.blank(), outline.unseen())
         if is_image(outline):
-            self.down = image_vae.release_encoder((x.shape[-1], 32, 64, 128), k_down)
-            self.up = image_vae.ReleaseDecoder(x.shape, (128, 64, 32, x.shape[-1]), k_up)
+            self.down = ConvNet((x.shape[-1], 32, 64, 128), key=k_down, strides=[2, 2, 2], padding=1)
+            self.up = ReleaseDecoder(x.shape, (128, 64, 32, x.shape[-1]), k_up)
             features, start = jax.eval_shape(lambda x: self.down(x), x).shape[0], self.up.size
         else:
             self.down, self.up = MLP((x.size, width, width), key=k_down), MLP((width, width, x.size), key=k_up)
@@ -68,7 +123,7 @@ class ReleasedNetwork(eqx.Module):
         features = self.down(x) if isinstance(self.down, ConvNet) else jax.nn.relu(self.down(x))
         mean, log_variance = self.mean(features), jnp.clip(self.log_variance(features), -14.0, 4.0)
         answer = self.up(self.back(mean + jnp.exp(0.5 * log_variance) * noise))
-        if isinstance(self.up, image_vae.ReleaseDecoder):
+        if isinstance(self.up, ReleaseDecoder):
             answer = jnp.tanh(answer)
         return ((answer - x) ** 2).mean(), 0.5 * (mean**2 + jnp.exp(log_variance) - 1 - log_variance)
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from made.agents.impala.agent import IMPALA
-from made.agents.impala.network import LAYOUTS, Layout
+from made.agents.impala import IMPALA
+from made.agents.policy_net import LAYOUTS, Layout
 from made.bonuses.amigo import AMIGo
 from made.bonuses.calibrated import Calibrated
 from made.bonuses.combinators import FirstVisit

@@ -9,8 +9,9 @@ import pytest
 from contracts.settings import quick
 
 from made.agents.sac.agent import RAD, centre_crop, random_crop
-from made.agents.sac.network import LOG_STD, Layout, Policy, networks, rounded_product, sample_action
+from made.agents.sac.network import LOG_STD, Layout, networks, rounded_product
 from made.core import Space, Spec, Transition
+from made.nets.distributions import TanhNormal
 
 ACTIONS = Space((2,), jnp.float32, None, -1.0, 1.0)
 PIXELS, STATE = Spec(Space((18, 17, 6), jnp.uint8), ACTIONS), Spec(Space((3,), jnp.float32), ACTIONS)
@@ -264,7 +265,9 @@ def test_deviations_stay_within_their_bounds_and_far_actions_have_finite_probabi
     _, state, *_ = made("state")
     far = quick(lambda x: state.actor(x, jnp.float32))(jnp.array([[1e4, -1e4, 1e4], [0.0, 0.0, 0.0]]))
     assert (far.log_std >= LOG_STD[0]).all() and (far.log_std <= LOG_STD[1]).all()
-    action, log_prob = quick(sample_action)(Policy(jnp.array([[40.0]]), jnp.array([[0.0]])), jax.random.key(0))
+    action, log_prob = quick(TanhNormal(jnp.array([[40.0]]), jnp.ones((1, 1)), jnp.zeros((1, 1))).sample_and_log_prob)(
+        jax.random.key(0)
+    )
     assert action[0, 0] == 1 and np.isfinite(log_prob).all()
 
 

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from made.agents.impala.network import LAYOUTS, Layout, PolicyNet
-from made.agents.impala.vtrace import vtrace
+from made.agents.policy_net import LAYOUTS, Layout, PolicyNet
+from made.agents.returns import episode_starts, split_reward, vtrace
 from made.core import Agent, Metrics, Spec, Transition, trees
 from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, BELOW_ONE, OMIT_DEFAULT, POSITIVE, SHARE, check_numbers
+from made.nets.fit import descend, linear_decay
 
 RANGES = {
     SHARE: ("discount", "discount_intrinsic"),
@@ -84,12 +85,12 @@ class IMPALA(Agent):
             )
         net = PolicyNet(self.layout, spec, self.heads, self.view, key=key)
         older = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.lag, *x.shape)), net) if self.lag else ()
-        optimiser = self._scale().init(net)  # type: ignore[arg-type]
+        optimiser = self._optimizer(self.learning_rate).init(net)  # type: ignore[arg-type]
         return IMPALAState(net, optimiser, older, jnp.zeros((), jnp.int32))
 
-    def _scale(self) -> optax.GradientTransformation:
+    def _optimizer(self, rate: Array | float) -> optax.GradientTransformation:
         scale = optax.scale_by_rms(self.smoothing, self.epsilon, eps_in_sqrt=False)
-        return optax.chain(optax.clip_by_global_norm(self.clip_gradient), scale)
+        return optax.chain(optax.clip_by_global_norm(self.clip_gradient), scale, optax.scale_by_learning_rate(rate))
 
     def carry(self, spec):
         return self.layout.blank()
@@ -109,21 +110,17 @@ class IMPALA(Agent):
         rewards = self.streams(batch, reward_fn(batch))
         loss = lambda net: self.loss(net, batch, rewards)  # noqa: E731
         (_, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(state.net)
-        change, optimiser = self._scale().update(gradient, state.optimiser)
-        rate = self.learning_rate * jnp.where(
-            self.decay > 0, jnp.maximum(1 - state.k / jnp.maximum(self.decay, 1), 0), 1
-        )
-        net = jax.tree.map(lambda x, d: x - rate * d, state.net, change)
+        rate = linear_decay(self.learning_rate, state.k, self.decay)
+        net, optimiser = descend(self._optimizer(rate), state.net, gradient, state.optimiser)
         older = state.older
         if self.lag:
             older = jax.tree.map(lambda old, new: jnp.concatenate([old[1:], new[None]]), older, state.net)
-        metrics |= {"gradient_norm": _norm(gradient), "learning_rate": rate}
+        metrics |= {"gradient_norm": optax.tree.norm(gradient), "learning_rate": rate}
         return IMPALAState(net, optimiser, older, state.k + 1), metrics
 
     def streams(self, batch: Transition, reward: Float[Array, "T N"]) -> Float[Array, "T N heads"]:
         """The clipped rewards that the values are of: r + tau b, or r and tau b apart."""
-        each = [reward] if self.heads == 1 else [batch.reward, reward - batch.reward]
-        return jnp.clip(jnp.stack(each, -1), -self.clip, self.clip)
+        return jnp.clip(split_reward(batch, reward, self.heads), -self.clip, self.clip)
 
     def _by_head(self, ends: Bool[Array, "T N"]) -> Bool[Array, "T N heads"]:
         """Where the return of each value ends: that of the bonus goes on unless `episodic_intrinsic`."""
@@ -133,25 +130,19 @@ class IMPALA(Agent):
         self, net: PolicyNet, batch: Transition, rewards: Float[Array, "T N heads"]
     ) -> tuple[Float[Array, ""], Metrics]:
         """The loss of one batch [T, N], summed over time and averaged over environments, and its parts."""
-        done = batch.terminated | batch.truncated
-        fresh = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
-        first = trees.index(batch.extras.carry, 0)
+        first, fresh = trees.index(batch.extras.carry, 0), episode_starts(batch)
         carry, logits, value = net.unroll(first, batch.obs, batch.note.goal, fresh)
         _, _, bootstrap = net.step(carry, trees.index(batch.next_obs, -1), trees.index(batch.next_note.goal, -1))
         log_pi = jax.nn.log_softmax(logits)
         log_prob = jnp.take_along_axis(log_pi, batch.action[..., None], -1)[..., 0]
         log_ratio = jax.lax.stop_gradient(log_prob - batch.extras.log_prob)
-        discounts = jnp.stack([self.discount, self.discount_intrinsic][: self.heads])
-        ends, truncated, final = done, None, None
+        discount = jnp.stack([self.discount, self.discount_intrinsic][: self.heads])
+        ends, truncated, final = batch.terminated | batch.truncated, None, None
         if self.bootstrap_truncated:
             ends, truncated = batch.terminated, self._by_head(batch.truncated)
-            final = jax.lax.stop_gradient(net).successor_values(first, batch, fresh)
-
-        def each(reward, discount, ends, value, last, truncated, final):
-            return vtrace(log_ratio, reward, discount * ~ends, value, last, truncated=truncated, final_value=final)
-
-        streams = (rewards, discounts, self._by_head(ends), value, bootstrap, truncated, final)
-        aim = jax.vmap(each, (-1, 0, -1, -1, -1, -1, -1), -1)(*streams)
+            final = jax.lax.stop_gradient(net).successor_values(batch, batch.truncated, jax.lax.stop_gradient(value))
+        discount = discount * ~self._by_head(ends)
+        aim = vtrace(log_ratio[..., None], rewards, discount, value, bootstrap, truncated=truncated, final_value=final)
         aim = jax.tree.map(jax.lax.stop_gradient, aim)
         parts = {
             "policy_loss": -(log_prob * aim.advantage.sum(-1)),
@@ -162,7 +153,3 @@ class IMPALA(Agent):
         total = summed["policy_loss"] + self.baseline * summed["baseline_loss"] - self.entropy * summed["entropy"]
         metrics = {name: x.mean() for name, x in parts.items()}
         return total, {"loss": total, "ratio": jnp.exp(log_ratio).mean(), "value": value.mean(), **metrics}
-
-
-def _norm(tree: PyTree) -> Float[Array, ""]:
-    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))

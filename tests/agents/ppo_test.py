@@ -10,7 +10,7 @@ import pytest
 from contracts.settings import Drift, Walk, quick, small_grid
 
 from made.agents import PPO
-from made.agents.impala.network import Layout
+from made.agents.policy_net import Layout
 from made.bonuses import NoBonus
 from made.core import Environment, Space, Spec, Step, trees
 from made.training.on_policy import RunConfig
