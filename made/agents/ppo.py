@@ -1,5 +1,6 @@
 """PPO: an actor-critic that takes several epochs of clipped updates on each rollout."""
 
+import math
 from typing import NamedTuple
 
 import equinox as eqx
@@ -19,7 +20,7 @@ from made.nets.fit import descend, linear_decay
 RANGES = {
     SHARE: ("discount", "discount_intrinsic", "gae_lambda"),
     AT_LEAST_ZERO: ("decay", "entropy", "value_coef"),
-    ABOVE_ZERO: ("clip_range", "max_grad_norm"),
+    ABOVE_ZERO: ("clip_range", "clip_range_value", "max_grad_norm", "target_kl"),
     POSITIVE: ("learning_rate", "epsilon"),
     COUNT: ("epochs", "minibatches"),
 }
@@ -129,7 +130,7 @@ class PPO(Agent):
 
     def init(self, key, spec: Spec) -> PPOState:
         action = spec.action
-        if action.n is None and (action.low is None or action.high is None):
+        if action.n is None and not all(x is not None and math.isfinite(x) for x in (action.low, action.high)):
             raise ValueError(
                 f"PPO scales continuous actions to their bounds, but the actions are {action} without finite bounds. "
                 "Wrap the environment in gymnasium.wrappers.RescaleAction or ClipAction, or bound its action space."

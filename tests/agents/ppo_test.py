@@ -235,8 +235,19 @@ def test_settings_that_do_not_fit_together_are_errors():
             jax.eval_shape(
                 lambda s, b, agent=agent: agent.update(s, b, lambda b: b.reward, jax.random.key(0)), state, batch
             )
-    with pytest.raises(ValueError, match="without finite bounds"):
-        PPO().init(jax.random.key(0), Spec(Space((2,), jnp.float32), Space((1,), jnp.float32)))
+
+
+@pytest.mark.parametrize("bounds", [(None, None), (-np.inf, np.inf), (0.0, np.inf)])
+def test_continuous_actions_without_finite_bounds_are_an_error(bounds):
+    with pytest.raises(ValueError, match=r"without finite bounds\. Wrap the environment in gymnasium"):
+        PPO().init(jax.random.key(0), Spec(Space((2,), jnp.float32), Space((1,), jnp.float32, None, *bounds)))
+
+
+@pytest.mark.parametrize("name", ["target_kl", "clip_range_value", "clip_range", "max_grad_norm"])
+def test_limits_of_zero_are_an_error(name):
+    """They would stop every update, or hold every value where it is."""
+    with pytest.raises(ValueError, match=f"PPO takes a number above 0 as {name}, got 0"):
+        PPO(**{name: 0.0})
 
 
 def collected_shapes(agent):
