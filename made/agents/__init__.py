@@ -4,7 +4,7 @@ from made.agents.dreamer.agent import Dreamer
 from made.agents.impala import IMPALA
 from made.agents.ppo import PPO
 from made.agents.registry import list_agents, make_agent
-from made.agents.sac.agent import RAD, SAC
+from made.agents.sac import RAD, SAC
 from made.agents.tabular import ModelPPO, QLearning, ValueIteration
 from made.agents.uniform import Uniform
 

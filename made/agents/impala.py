@@ -1,4 +1,4 @@
-"""IMPALA: an actor-critic that learns from unrolls by V-trace, the agent of the paper's MiniGrid experiments."""
+"""IMPALA: an actor-critic with V-trace, the agent of the paper's MiniGrid experiments."""
 
 from typing import NamedTuple
 
@@ -24,14 +24,14 @@ RANGES = {
 
 
 class ActionExtras(NamedTuple):
-    """What is written down with an action: how likely it was, and the recurrent state before it."""
+    """What the learner needs of the policy that acted: log pi(a), and the recurrent state before the action."""
 
     log_prob: Float[Array, "*b"]
     carry: PyTree
 
 
 class IMPALAState(NamedTuple):
-    """Parameters, optimiser, older parameters for the actors (oldest first), and updates done."""
+    """Parameters, optimizer state, older parameters for the actors (oldest first), and updates done."""
 
     net: PolicyNet
     optimiser: PyTree
@@ -44,18 +44,17 @@ class IMPALA(Agent):
 
         loss = sum_t mean_n [ -log pi(a) advantage + baseline 1/2 (v - V)^2 - entropy H(pi) ]
 
-    The reward that `reward_fn` gives, r + tau b, is clipped to [-clip, clip]. The end of an episode, by the task or by
-    its time limit, cuts the return, as in RIDE's and NovelD's code. With `bootstrap_truncated` a truncated step
-    bootstraps from the value of the last observation before the reset instead; a terminated one never does.
-    `heads=2` has values for r and for tau b apart, the latter with `discount_intrinsic`. With
-    `episodic_intrinsic=False` the return of tau b goes on into the next episode, as in the paper of RND (Burda et al.
-    2018). `lag` is how many updates the actors are behind, as asynchronous actors are.
+    The reward of `reward_fn`, r + tau b, is clipped to [-clip, clip]. Termination and truncation end the return, as in
+    RIDE's and NovelD's code. With `bootstrap_truncated` a truncated step bootstraps from the value of the last
+    observation before the reset. `heads=2` has separate values for r and tau b, the latter with `discount_intrinsic`.
+    With `episodic_intrinsic=False` the return of tau b continues into the next episode, as in the paper of RND (Burda
+    et al. 2018). The actors are `lag` updates behind, as asynchronous actors are.
     The paper prints epsilon 0.01; RIDE's and NovelD's releases have 1e-5 (docs/deviations.md).
     """
 
     layout: Layout = LAYOUTS["small"]
     learning_rate: float = 1e-4
-    decay: float = 0.0  # updates after which the learning rate has fallen to 0; 0: it stays
+    decay: float = 0.0  # updates until the learning rate is 0; 0: constant
     epsilon: float = 1e-5
     smoothing: float = 0.99
     entropy: float = 5e-4
@@ -96,7 +95,7 @@ class IMPALA(Agent):
         return self.layout.blank()
 
     def acting_params(self, state):
-        """The parameters in the precision of their products: casting them at every step would read all each time."""
+        """The parameters in the precision of the network, cast once for a rollout."""
         older = jax.vmap(PolicyNet.cast)(state.older) if self.lag else state.older
         return state._replace(net=state.net.cast(), older=older)
 
@@ -119,11 +118,11 @@ class IMPALA(Agent):
         return IMPALAState(net, optimiser, older, state.k + 1), metrics
 
     def streams(self, batch: Transition, reward: Float[Array, "T N"]) -> Float[Array, "T N heads"]:
-        """The clipped rewards that the values are of: r + tau b, or r and tau b apart."""
+        """The clipped reward of each value."""
         return jnp.clip(split_reward(batch, reward, self.heads), -self.clip, self.clip)
 
     def _by_head(self, ends: Bool[Array, "T N"]) -> Bool[Array, "T N heads"]:
-        """Where the return of each value ends: that of the bonus goes on unless `episodic_intrinsic`."""
+        """Where the return of each value ends; that of the bonus does not unless `episodic_intrinsic`."""
         return jnp.stack([ends, ends & self.episodic_intrinsic][: self.heads], -1)
 
     def loss(
@@ -140,7 +139,7 @@ class IMPALA(Agent):
         ends, truncated, final = batch.terminated | batch.truncated, None, None
         if self.bootstrap_truncated:
             ends, truncated = batch.terminated, self._by_head(batch.truncated)
-            final = jax.lax.stop_gradient(net).successor_values(batch, batch.truncated, jax.lax.stop_gradient(value))
+            final = jax.lax.stop_gradient(net).successor_values(first, batch, fresh)
         discount = discount * ~self._by_head(ends)
         aim = vtrace(log_ratio[..., None], rewards, discount, value, bootstrap, truncated=truncated, final_value=final)
         aim = jax.tree.map(jax.lax.stop_gradient, aim)

@@ -21,7 +21,7 @@ GAIN = math.sqrt(2)  # of the initial weights before a ReLU, as in RIDE's code
 
 
 class Patches(eqx.Module):
-    """A 3 x 3 convolution with padding 1, as the nine shifted images side by side times one matrix."""
+    """A 3 x 3 convolution with padding 1, as nine shifted images concatenated and one matmul."""
 
     dense: Dense
     stride: int = eqx.field(static=True)
@@ -36,8 +36,8 @@ class Patches(eqx.Module):
 class Layout(eqx.Module):
     """The shape of a network. `memory` is "lstm", "gru" or "" for none.
 
-    `inputs` is "symbols" for grids, whose small numbers go in as they are, as in RIDE's and NovelD's code, and
-    "pixels" for images, divided by 255. `precision` is that of the products; the parameters stay float32.
+    `inputs` is "symbols" for grids, whose values are not scaled, as in RIDE's and NovelD's code, and "pixels" for
+    images, divided by 255. `precision` is that of the matmuls; the parameters stay float32.
     """
 
     channels: tuple[int, ...] = eqx.field(static=True, default=(16, 32, 32))
@@ -70,19 +70,19 @@ class Layout(eqx.Module):
         check_precision(self)
 
     def blank(self) -> tuple[Carry, ...]:
-        """The recurrent state at the start of an episode, a part for each layer."""
+        """The recurrent state at the start of an episode, one part for each layer."""
         parts = {"lstm": 2, "gru": 1}.get(self.memory, 0)
         return tuple((jnp.zeros(self.width),) * parts for _ in range(self.layers if parts else 0))
 
     def without_memory(self) -> "Layout":
-        """The same without its recurrent core: a dense layer of its width stands there."""
+        """The same with a dense layer of the same width for the recurrent core."""
         return Layout(
             self.channels, self.strides, (*self.dense, self.width), "", inputs=self.inputs, precision=self.precision
         )
 
 
 LAYOUTS = {
-    "small": Layout((16, 32), (2, 2)),  # for CPUs: 140,000 products a frame; Layout() has 246,000
+    "small": Layout((16, 32), (2, 2)),  # for CPUs: 140,000 multiplications a frame; Layout() has 246,000
     "mid": Layout((32, 64), (2, 2), (256,), "lstm", 256),
     "ride": Layout((32, 32, 32), (2, 2, 2), (1024, 1024), "lstm", 1024, 2),
     "noveld": Layout((32, 128, 512), (1, 2, 2), (1024, 1024), "lstm", 1024, 2),
@@ -132,7 +132,7 @@ class PolicyNet(eqx.Module):
         return tuple(Patches(d, s) for d, s in zip(dense, self.layout.strides, strict=True))
 
     def _on_image(self, space: Space) -> bool:
-        """Whether the goal is a cell of this image: it is then shown as one more channel."""
+        """Whether the goal is a cell of this image: then it is one more channel."""
         return is_image(space) and self.goal is not None and self.goal.n == math.prod(space.shape[:2])
 
     def _inputs(self, obs: PyTree, goal: PyTree) -> Float[Array, "*b i"]:
@@ -161,7 +161,7 @@ class PolicyNet(eqx.Module):
         return x.reshape((*x.shape[:-3], -1))
 
     def step(self, carry: tuple[Carry, ...], obs: PyTree, goal: PyTree) -> tuple[tuple[Carry, ...], Array, Array]:
-        """One decision: (carry, logits, values)."""
+        """One step: (carry, logits, values)."""
         net, after = self.cast(), []
         x = net.features(obs, goal)
         for layer, part in zip(net.core, carry, strict=True):
@@ -173,7 +173,7 @@ class PolicyNet(eqx.Module):
     def unroll(
         self, carry: tuple[Carry, ...], obs: PyTree, goal: PyTree, fresh: Bool[Array, "T N"]
     ) -> tuple[tuple[Carry, ...], Float[Array, "T N a"], Float[Array, "T N v"]]:
-        """All decisions of an unroll, leaves [T, N, ...]; the carry is blank where `fresh`."""
+        """All steps of an unroll, leaves [T, N, ...]; the carry is reset where `fresh`."""
         net, after = self.cast(), []
         x = net.features(obs, goal)
         for layer, part in zip(net.core, carry, strict=True):
@@ -182,26 +182,15 @@ class PolicyNet(eqx.Module):
         return tuple(after), *self.heads(x)
 
     def successor_values(
-        self, batch: Transition, wanted: Bool[Array, "T N"], value: Float[Array, "T N v"]
+        self, carry: tuple[Carry, ...], batch: Transition, fresh: Bool[Array, "T N"]
     ) -> Float[Array, "T N v"]:
-        """`value` with the value of the true successor put in where it is wanted, from the recorded carries.
-
-        Few steps of a rollout need it, so the network runs on one such step of every environment at a time.
-        """
-        rank, slots = jnp.cumsum(wanted, axis=0) - 1, jnp.arange(wanted.shape[1])
-
-        def one(state):
-            i, value = state
-            this = wanted & (rank == i)
-            t = jnp.argmax(this, axis=0)
-            at = lambda tree: jax.tree.map(lambda x: x[t, slots], tree)  # noqa: E731
-            carry, _, _ = self.step(at(batch.extras.carry), at(batch.obs), at(batch.note.goal))
-            _, _, ahead = self.step(carry, at(batch.next_obs), at(batch.next_note.goal))
-            put = jnp.where(this.any(0)[:, None], ahead, value[t, slots])
-            return i + 1, value.at[t, slots].set(put)
-
-        most = wanted.sum(0).max()
-        return jax.lax.while_loop(lambda state: state[0] < most, one, (jnp.zeros((), most.dtype), value))[1]
+        """The values of the true successors, from the recurrent states before any reset."""
+        net = self.cast()
+        x, ahead = net.features(batch.obs, batch.note.goal), net.features(batch.next_obs, batch.next_note.goal)
+        for layer, part in zip(net.core, carry, strict=True):
+            after = layer.carries(tuple(p.astype(x.dtype) for p in part), x, fresh)
+            x, ahead = after[0], layer.step(after, ahead)[0]
+        return self.heads(ahead)[1]
 
     def heads(self, x: Float[Array, "*b f"]) -> tuple[Array, Array]:
         """(logits, values), in full precision."""
@@ -209,7 +198,7 @@ class PolicyNet(eqx.Module):
         return self.policy(x), self.value(x)
 
     def cast(self) -> "PolicyNet":
-        """The same network with its parameters in the precision of its products; the heads stay in full precision."""
+        """The same network with parameters in the precision of its matmuls; the heads stay in float32."""
         if self.layout.precision == "float32":
             return self
         body = lambda net: (net.convolutions, net.dense, net.core)  # noqa: E731
@@ -217,7 +206,7 @@ class PolicyNet(eqx.Module):
 
 
 def is_image(space: Space) -> bool:
-    """Whether a leaf is an image [w, h, c] with something to slide over."""
+    """Whether a leaf is an image [w, h, c] at least as large as the kernel."""
     return space.n is None and len(space.shape) == 3 and min(space.shape[:2]) >= KERNEL
 
 

@@ -202,10 +202,10 @@ class PPO(Agent):
         episodic = jnp.array([True, self.episodic_intrinsic])[: self.heads]
         terminated, done = (x[..., None] & episodic for x in (batch.terminated, batch.terminated | batch.truncated))
         value, last = batch.extras.value, jnp.zeros_like(batch.terminated).at[-1].set(True)
-        following = jnp.concatenate([value[1:], value[-1:]])  # the last row is replaced below
-        successor = net.successor_values(batch, batch.truncated | last, following)
+        fresh = episode_starts(batch)
+        successor = net.successor_values(trees.index(batch.extras.carry, 0), batch, fresh)
         # Where the return goes on into the next episode, so does the value.
-        next_value = jnp.where(episodic | last[..., None], successor, following)
+        next_value = jnp.where(episodic | last[..., None], successor, jnp.roll(value, -1, 0))
         discount = jnp.stack([self.discount, self.discount_intrinsic][: self.heads])
         rewards = split_reward(batch, reward, self.heads)
         advantage = gae(rewards, value, next_value, terminated, done, discount=discount, gae_lambda=self.gae_lambda)
@@ -213,7 +213,7 @@ class PPO(Agent):
             batch.obs,
             batch.note.goal,
             batch.action if net.action.n is not None else batch.extras.sample,
-            episode_starts(batch),
+            fresh,
             batch.extras.log_prob,
             value,
             advantage.sum(-1),

@@ -33,7 +33,7 @@ def accumulate(x: Float[Array, "T *b"], weight: Float[Array, "T *b"]) -> Float[A
 
 
 class VTrace(NamedTuple):
-    """Where the values should move to, and by how much each action was better than expected."""
+    """Targets of the values, and advantages of the actions."""
 
     target: Float[Array, "T *b"]  # v_t
     advantage: Float[Array, "T *b"]  # times the clipped ratio: what multiplies grad log pi

@@ -1,7 +1,4 @@
-"""Networks whose every leaf is an array, so that any state may ride in scan, vmap, where and a checkpoint.
-
-Equinox's own MLP keeps its activation as a leaf; here activations are static.
-"""
+"""Network layers whose every leaf is an array, so that states work with scan, vmap, where and checkpoints."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -16,9 +13,9 @@ from made.core import Space
 
 Activation = Callable[[Array], Array]
 glorot = jax.nn.initializers.glorot_uniform()
-EVEN = 8  # what a GPU wants the sides of products and the numbers of channels to be multiples of
-CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")  # of images, kernels and answers: the order that GPUs are fast in
-SMALL = 16  # cells a side up to which an image is convolved by a product of matrices
+EVEN = 8  # matmuls of a GPU are fast where their sides and channels are multiples of this
+CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")  # of images, kernels and outputs: the fast order on GPUs
+SMALL = 16  # pixels a side up to which an image is convolved by a matmul
 
 
 def check_precision(layout: Any) -> None:
@@ -28,11 +25,10 @@ def check_precision(layout: Any) -> None:
 
 
 def orthonormal(key: Key[Array, ""], shape: tuple[int, int], steps: int = 40) -> Float[Array, "i o"]:
-    """A matrix with orthonormal columns (or rows, if it is wide), all alike likely.
+    """A uniformly random matrix with orthonormal columns, or rows if it is wide.
 
-    The orthogonal factor of the polar decomposition of a Gaussian matrix, by Newton's iteration X <- X (3 - X^T X) / 2:
-    products only. A QR decomposition calls LAPACK, and such calls within a program of many lanes can lock up XLA's
-    threads on a CPU of two cores.
+    The orthogonal factor of the polar decomposition of a Gaussian matrix, by Newton's iteration X <- X (3 - X^T X) / 2.
+    The initializer of jax calls LAPACK's QR, which can deadlock XLA's threads in vectorized programs on two cores.
     """
     tall = jax.random.normal(key, (max(shape), min(shape)))
     tall /= jnp.sqrt(shape[0]) + jnp.sqrt(shape[1])  # no singular value is much above 1 then
@@ -64,6 +60,28 @@ def orthogonal_dense(inputs: int, outputs: int, key: Key[Array, ""], gain: float
 def glorot_dense(inputs: int, outputs: int, key: Key[Array, ""]) -> Dense:
     """Glorot uniform weights, no bias."""
     return Dense(glorot(key, (inputs, outputs)), jnp.zeros(outputs))
+
+
+@jax.custom_vjp
+def rounded_product(x: Float[Array, "b i"], weight: Float[Array, "i o"]) -> Float[Array, "b o"]:
+    """x W in the dtype of x with a float32 result; the backward pass rounds its cotangent to the dtype of x as well.
+
+    Plain differentiation would multiply a float32 cotangent by rounded factors: as slow as float32, and no more exact.
+    """
+    return jnp.matmul(x, weight.astype(x.dtype), preferred_element_type=jnp.float32)
+
+
+def _rounded_forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
+    return rounded_product(x, weight), (x, weight)
+
+
+def _rounded_backward(factors: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+    x, weight = factors
+    grad = grad.astype(x.dtype)
+    return grad @ weight.astype(x.dtype).T, jnp.matmul(x.T, grad, preferred_element_type=jnp.float32)
+
+
+rounded_product.defvjp(_rounded_forward, _rounded_backward)
 
 
 class Linear(eqx.nn.Linear):
@@ -143,10 +161,10 @@ class ConvNet(eqx.Module):
 
 
 def convolve(layer: eqx.nn.Conv2d, x: Float[Array, "h w c"], products: bool = False) -> Float[Array, "i j o"]:
-    """The layer of one image. Small ones go through a product of matrices: every window a row, every filter a column.
+    """The layer applied to one image. Small images, and all with `products`, use a matmul of windows and filters.
 
-    On a CPU XLA's own convolutions are three times slower on 7 x 7 cells, and ten times within a scan. Large images
-    are left to them, because the windows of a 3 x 3 kernel hold nine times the numbers of the image, unless `products`.
+    On a CPU XLA's own convolutions are 3 times slower on 7 x 7 pixels, and 10 times within a scan. For large images
+    the windows of a 3 x 3 kernel would take nine times the memory of the image.
     """
     if max(x.shape[:2]) > SMALL and not products:
         kernel = layer.weight.transpose(2, 3, 1, 0)
@@ -160,13 +178,13 @@ def convolve(layer: eqx.nn.Conv2d, x: Float[Array, "h w c"], products: bool = Fa
 def convolved(
     x: Float[Array, "h w c"], kernel: Float[Array, "k l c o"], stride: Sequence[int], padding: Any
 ) -> Float[Array, "i j o"]:
-    """The compiler's own convolution of one image, channels last throughout: the layout that GPUs are fast in."""
+    """XLA's own convolution of one image, channels last."""
     return jax.lax.conv_general_dilated(x[None], kernel, stride, padding, dimension_numbers=CHANNELS_LAST)[0]
 
 
 def windows(x: Float[Array, "h w c"], kernel: Sequence[int], stride: Sequence[int]) -> Float[Array, "i j n"]:
-    """What a kernel sees at each of its places: columns of rows of channels."""
-    if x.shape[:2] == tuple(kernel):  # the whole image at the one place there is: its slope needs no padding
+    """The inputs of a kernel at each of its positions: columns of rows of channels."""
+    if x.shape[:2] == tuple(kernel):  # one position: the gradient needs no padding
         return jnp.swapaxes(x, 0, 1).reshape(1, 1, -1)
     for axis, (k, by) in enumerate(zip(kernel, stride, strict=True)):
         reach = (x.shape[axis] - k) // by * by + 1
@@ -183,16 +201,15 @@ def to_cells(image: Shaped[Array, "h w c"], side: int) -> Shaped[Array, "i j n"]
 
 
 def to_pixels(x: Shaped[Array, "i j n"], side: int) -> Shaped[Array, "h w c"]:
-    """The way back: the channels of each cell laid out as side x side pixels."""
+    """The inverse: the channels of each cell as side x side pixels."""
     height, width, _ = x.shape
     return x.reshape(height, width, side, side, -1).swapaxes(1, 2).reshape(height * side, width * side, -1)
 
 
 class Encoder(eqx.Module):
-    """Features of an observation: every leaf as a vector, all of them side by side, one dense layer.
+    """Features of an observation: every leaf as a vector, all concatenated, one dense layer.
 
     discrete values -> one-hot; vectors as they are; images [h, w, c] (bytes over their largest value) -> convolutions.
-    A leaf of four values costs four columns of the layer, not a network of its own.
     """
 
     convolutions: tuple[ConvNet | None, ...]
@@ -215,12 +232,12 @@ class Encoder(eqx.Module):
 
     @property
     def size(self) -> int:
-        """How many features come out."""
+        """The number of features."""
         return int(self.dense.out_features)
 
 
 def convolutions_for(space: Space, key: Key[Array, ""]) -> ConvNet | None:
-    """Two convolutions for an image; none for what is not one, or so small that there is nothing to slide over."""
+    """Two convolutions for an image of at least 7 pixels a side; None otherwise."""
     image = space.n is None and len(space.shape) == 3 and min(space.shape[:2]) >= 7
     return ConvNet((space.shape[-1], 32, 32), key=key, strides=(2, 1)) if image else None
 
@@ -228,13 +245,13 @@ def convolutions_for(space: Space, key: Key[Array, ""]) -> ConvNet | None:
 def side_by_side(
     obs: PyTree, spaces: tuple[Space, ...], convolutions: tuple[ConvNet | None, ...]
 ) -> Float[Array, " i"]:
-    """Every leaf as a vector, one after the other."""
+    """Every leaf as a vector, concatenated."""
     leaves = zip(jax.tree.leaves(obs), spaces, convolutions, strict=True)
     return jnp.concatenate([as_vector(x, space, net) for x, space, net in leaves])
 
 
 def as_vector(x: Array, space: Space, convolutions: ConvNet | None) -> Float[Array, " i"]:
-    """What a dense layer can take: discrete values as one-hot, bytes over their largest, images by convolutions."""
+    """A leaf as the input of a dense layer: one-hot, bytes over their largest value, images by convolutions."""
     if space.n is not None:
         return jax.nn.one_hot(x, space.n).reshape(-1)
     x = x / (space.high or 255.0) if x.dtype == jnp.uint8 else x.astype(jnp.float32)
@@ -242,5 +259,5 @@ def as_vector(x: Array, space: Space, convolutions: ConvNet | None) -> Float[Arr
 
 
 def action_vector(action: Array, space: Space) -> Float[Array, " i"]:
-    """One action as a vector: one-hot where it is discrete, its numbers where it is continuous."""
+    """One action as a vector: one-hot if discrete, flat if continuous."""
     return as_vector(action, space, None)

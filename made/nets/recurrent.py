@@ -1,7 +1,7 @@
 """LSTM and GRU over whole unrolls, with resets where episodes begin.
 
-The inputs of all steps are multiplied in one product beforehand, and the gradient of the recurrent weights is one
-product afterwards: only h_t-1 @ W is left to do step by step, which is what the time goes into.
+The inputs of all steps are projected in one matmul before the loop, and the gradient of the recurrent weights is one
+matmul after it, so only h_t-1 @ W runs step by step.
 """
 
 import functools
@@ -49,6 +49,17 @@ class Recurrent(eqx.Module):
     ) -> tuple[Carry, Float[Array, "T N h"]]:
         """All steps of an unroll; where `fresh`, an episode begins and the carry is blank before the step."""
         return unrolled(self.kind, self.weights, xs @ self.inputs + self.bias, carry, fresh)
+
+    def carries(self, carry: Carry, xs: Float[Array, "T N i"], fresh: Bool[Array, "T N"]) -> Carry:
+        """The carry after every step of an unroll, leaves [T, N, h]; for values alone, not for gradients."""
+
+        def step(carry, x):
+            projected, fresh = x
+            carry = tuple(jnp.where(fresh[:, None], 0.0, part) for part in carry)
+            carry = cell(self.kind, self.weights, projected, carry)
+            return carry, carry
+
+        return jax.lax.scan(step, carry, (xs @ self.inputs + self.bias, fresh))[1]
 
 
 def cell(kind: str, weights: Array, projected: Array, carry: Carry, nudge: Array | float = 0.0) -> Carry:

@@ -66,12 +66,15 @@ def test_targets_equal_the_recursion_over_steps_of_the_network(memory, layers, e
     assert int(batch.truncated.sum(0).max()) > 1
     value, rewards = np.asarray(batch.extras.value), np.stack([batch.reward, np.full((20, 3), 0.3)], -1)
     for n in range(3):
+        carry, successors = trees.index(batch.extras.carry, (0, n)), []
+        for t in range(20):
+            after = step(carry, batch.obs[t, n])[0]
+            successors.append(np.asarray(step(after, batch.next_obs[t, n])[2]))
+            carry = agent.carry(Walk().spec) if bool(batch.terminated[t, n] | batch.truncated[t, n]) else after
         beyond = np.zeros(2)
         for t in reversed(range(20)):
             over, cut = bool(batch.terminated[t, n]), bool(batch.terminated[t, n] | batch.truncated[t, n])
-            carry = jax.tree.map(lambda x, t=t, n=n: x[t, n], batch.extras.carry)
-            successor = np.asarray(step(step(carry, batch.obs[t, n])[0], batch.next_obs[t, n])[2])
-            ends, ahead = np.array([over, over & episodic]), successor.copy()
+            ends, ahead = np.array([over, over & episodic]), successors[t].copy()
             cuts = np.array([cut, cut & episodic])
             if not episodic and t < 19:
                 ahead[1] = value[t + 1, n, 1]

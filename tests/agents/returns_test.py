@@ -1,5 +1,6 @@
-"""V-trace and generalized advantage estimation against loops, and V-trace against rlax."""
+"""Returns and advantages against loops, and against rlax."""
 
+import functools
 from pathlib import Path
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 
 from made.agents.returns import gae, lambda_returns, vtrace
 
-RLAX = Path(__file__).parent / "data" / "rlax_vtrace.npz"
+RLAX = np.load(Path(__file__).parent / "data" / "rlax_returns.npz", allow_pickle=False)
 
 
 def by_hand(log_ratio, reward, discount, value, bootstrap, rho=1.0, c=1.0, rho_gradient=1.0, trace=1.0):
@@ -134,15 +135,19 @@ def test_streams_side_by_side_are_each_their_own():
             np.testing.assert_allclose(whole[:, i], alone, rtol=1e-6)
 
 
-def test_equals_rlax():
-    """What rlax.vtrace_td_error_and_advantage gave for these numbers; data/rlax_vtrace.py made the file."""
-    stored = np.load(RLAX, allow_pickle=False)
-    for case in range(stored["reward"].shape[0]):
-        given = [jnp.asarray(stored[name][case]) for name in ("log_ratio", "reward", "discount", "value")]
-        ours = vtrace(*given, jnp.asarray(stored["bootstrap"][case]), rho=float(stored["rho"][case]))
-        ours = jax.tree.map(np.asarray, ours)
-        np.testing.assert_allclose(ours.target - given[3], stored["errors"][case], rtol=2e-5, atol=3e-6)
-        np.testing.assert_allclose(ours.advantage, stored["advantage"][case], rtol=2e-5, atol=3e-6)
+@pytest.mark.parametrize("case", range(6))
+def test_equals_rlax(case):
+    """V-trace, GAE and lambda-returns of rlax for these numbers; data/rlax_returns.py made the file."""
+    log_ratio, reward, discount, value, bootstrap = (
+        jnp.asarray(RLAX[name][case]) for name in ("log_ratio", "reward", "discount", "value", "bootstrap")
+    )
+    ours = vtrace(log_ratio, reward, discount, value, bootstrap, rho=float(RLAX["rho"][case]))
+    close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=3e-6)
+    close(ours.target - value, RLAX["errors"][case])
+    close(ours.advantage, RLAX["advantage"][case])
+    lam, over, following = float(RLAX["lam"][case]), discount == 0, jnp.append(value[1:], bootstrap)
+    close(gae(reward, value, following, over, over, discount=0.95, gae_lambda=lam), RLAX["gae"][case])
+    close(lambda_returns(reward, discount, following, lam), RLAX["lambda_returns"][case])
 
 
 advantages = jax.jit(gae)

@@ -1,4 +1,6 @@
-"""Distributions against SciPy, and the actions that an environment gets."""
+"""Distributions against SciPy and distreqx, and the actions that an environment gets."""
+
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,7 @@ from contracts.settings import quick
 from scipy import stats
 
 from made.core import Space
-from made.nets.distributions import Normal, OneHot, TanhNormal, action_distribution, to_bounds
+from made.nets.distributions import Categorical, Normal, OneHot, TanhNormal, action_distribution, to_bounds
 
 MULTI = Space((3,), jnp.int32, 4)
 BOX = Space((2,), jnp.float32, None, -2.0, 4.0)
@@ -57,6 +59,24 @@ def test_kl_of_normals_equals_its_integral():
     x = np.linspace(-9, 9, 20_001)
     log_q, log_p = stats.norm(0.3, 0.7).logpdf(x), stats.norm(-0.5, 1.4).logpdf(x)
     np.testing.assert_allclose(q.kl(p), (np.exp(log_q) * (log_q - log_p)).sum() * (x[1] - x[0]), rtol=1e-4)
+
+
+def test_distributions_equal_those_of_distreqx():
+    """For the numbers that data/distreqx_distributions.py wrote."""
+    stored = np.load(Path(__file__).parent / "data" / "distreqx_distributions.npz", allow_pickle=False)
+    mean, std, logits, action, chosen = (stored[x] for x in ("mean", "std", "logits", "action", "chosen"))
+    normal, categorical, vector = Normal(mean, std), Categorical(logits), jax.nn.one_hot(chosen, 3)
+    found = {
+        "tanh_normal_log_prob": tanh_normal(mean, std).log_prob(action),
+        "normal_log_prob": normal.log_prob(action),
+        "normal_entropy": normal.entropy(),
+        "normal_kl": normal.kl(Normal(np.zeros((8, 3)), np.ones((8, 3)))),
+        "categorical_log_prob": categorical.log_prob(chosen),
+        "categorical_entropy": categorical.entropy(),
+    }
+    for name, x in found.items():
+        np.testing.assert_allclose(x, stored[name], rtol=1e-4, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(OneHot(logits).log_prob(vector), found["categorical_log_prob"], rtol=1e-6)
 
 
 def test_a_tanh_normal_is_the_change_of_variables():

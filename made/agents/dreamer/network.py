@@ -24,9 +24,7 @@ SMALL = 32  # a byte of fewer values is a symbol; an image of at most so many ce
 class Layout(eqx.Module):
     """Sizes of the networks; the defaults are those of Dreamer v1.
 
-    `view` is the part of an observation that is modelled. Images of 64 x 64 bytes are convolved and scored by a
-    Gaussian of unit variance. What Dreamer v1 does not have goes through dense layers: symbols and discrete values as
-    one-hot, scored by a categorical; other numbers by a Gaussian of deviation `spread`.
+    `view` is the part of an observation that is modeled. `Leaf` says how.
     """
 
     stoch: int = eqx.field(static=True, default=30)
@@ -64,7 +62,16 @@ def mlp(inputs: int, width: int, depth: int, outputs: int, *, key: Key[Array, ""
 
 
 class Leaf(NamedTuple):
-    """One leaf of an observation: how it is shown to a network and scored."""
+    """One leaf of an observation: how it is read and scored.
+
+        kind     leaf                                         input               output
+        pixels   images of 64 x 64 bytes                      x / 255 - 1/2       a mean: Gaussian of unit variance
+        bytes    small images of bytes                        the same, flat      a mean: Gaussian, std `spread`
+        values   discrete entries, bytes of a few values      one-hot             logits: categorical
+        numbers  all else                                     as they are         a mean: Gaussian, std `spread`
+
+    The first is Dreamer v1's; the others are for grids and vectors.
+    """
 
     shape: tuple[int, ...]
     kind: str  # "pixels", "bytes", "values" or "numbers"
@@ -72,11 +79,11 @@ class Leaf(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Numbers that it is shown as, and answered by."""
+        """The length of its input and output."""
         return math.prod(self.shape) * max(self.n, 1)
 
     def show(self, x: Array) -> Float[Array, "*b size"]:
-        """Any leading axes; pixels keep their shape."""
+        """The input of the network, with any leading axes; pixels keep their shape."""
         if self.kind == "values":
             one_hot = jax.nn.one_hot(x, self.n)
             return one_hot.reshape(*one_hot.shape[: one_hot.ndim - len(self.shape) - 1], -1)
@@ -99,21 +106,21 @@ class Leaf(NamedTuple):
         return log_density.sum(tuple(range(-3, 0)) if self.kind == "pixels" else -1)
 
     def best(self, answer: Float[Array, "..."]) -> Float[Array, "..."]:
-        """What the answer says is there, as `share` has it."""
+        """The most likely leaf, on the scale of `share`."""
         if self.kind == "values":
             return self.share(answer.reshape(*answer.shape[:-1], *self.shape, self.n).argmax(-1))
         shaped = answer.reshape(*answer.shape[: -3 if self.kind == "pixels" else -1], *self.shape)
         return shaped + 0.5 if self.kind in ("pixels", "bytes") else shaped
 
     def share(self, x: Array) -> Float[Array, "..."]:
-        """Entries as shares of the largest brightness or symbol; numbers as they are."""
+        """Entries divided by the largest brightness or symbol; numbers as they are."""
         if self.kind == "numbers":
             return x.astype(jnp.float32)
         return x / (float(max(self.n - 1, 1)) if self.kind == "values" else 255.0)
 
 
 def leaf_of(space: Space) -> Leaf:
-    """How a leaf is modelled; a clear refusal of images that the decoder cannot draw."""
+    """How a leaf is modeled. Raises ValueError for images that the decoder cannot reconstruct."""
     if space.n is not None:
         return Leaf(space.shape, "values", space.n)
     if jnp.dtype(space.dtype) != jnp.uint8:
@@ -124,20 +131,20 @@ def leaf_of(space: Space) -> Leaf:
         return Leaf(space.shape, "bytes")
     if space.shape[:2] != (SIDE, SIDE):
         raise ValueError(
-            f"Dreamer draws images of {SIDE} x {SIDE} pixels, or up to {SMALL} a side, but an observation has "
+            f"Dreamer reconstructs images of {SIDE} x {SIDE} pixels, or up to {SMALL} a side, but an observation has "
             f"{space.shape}: render at size={SIDE}."
         )
     return Leaf(space.shape, "pixels")
 
 
 def leaves_of(spaces: PyTree, view: str) -> tuple[Leaf, ...]:
-    """The leaves of the part of an observation that is modelled."""
+    """The leaves of the part of an observation that is modeled."""
     found = jax.tree.leaves(dict_obs.looked_at(spaces, view), is_leaf=lambda x: isinstance(x, Space))
     return tuple(leaf_of(space) for space in found)
 
 
 def split(leaves: tuple[Leaf, ...]) -> tuple[list[Leaf], int]:
-    """(the images, how many numbers all else is shown as)."""
+    """(the images, the total size of all other leaves)."""
     return [x for x in leaves if x.kind == "pixels"], sum(x.size for x in leaves if x.kind != "pixels")
 
 
@@ -160,7 +167,7 @@ class Encoder(eqx.Module):
 
     @property
     def size(self) -> int:
-        """How many features come out: 32 * depth of an image, and `units` of all else."""
+        """The number of features: 32 * depth for each image, and `units` for all else."""
         return len(self.convolutions) * 32 * self.layout.depth + (self.layout.units if self.others else 0)
 
     def __call__(self, obs: PyTree) -> Float[Array, "*b size"]:
@@ -183,7 +190,7 @@ class Encoder(eqx.Module):
 
 
 class Decoder(eqx.Module):
-    """What a latent state says of the observation: images by four transposed convolutions, all else by dense layers."""
+    """Observations from latent states: images by four transposed convolutions, all else by dense layers."""
 
     starts: tuple[Dense, ...]
     convolutions: tuple[tuple[Filters, ...], ...]
@@ -203,7 +210,7 @@ class Decoder(eqx.Module):
         self.others = mlp(layout.features, layout.units, 2, size, key=k_others) if size else None
 
     def __call__(self, features: Float[Array, "*b f"]) -> list[Array]:
-        """The answer for each leaf."""
+        """The output for each leaf."""
         dtype, stacks = self.layout.dtype, iter(zip(self.starts, self.convolutions, strict=True))
         vectors = [] if self.others is None else self.others(features, dtype)
         answers, at = [], 0
@@ -256,17 +263,17 @@ class Actor(eqx.Module):
 
 
 def action_size(action: Space) -> int:
-    """How many numbers an action is for the model."""
+    """The length of an action as a vector."""
     return action.n or math.prod(action.shape)
 
 
 def as_vectors(action: Array, space: Space) -> Float[Array, "*b a"]:
-    """Actions as the model takes them: one-hot where they are discrete."""
+    """Actions as vectors: one-hot if discrete."""
     return action.astype(jnp.float32) if space.n is None else jax.nn.one_hot(action, space.n)
 
 
 def check_actions(spec: Spec) -> None:
-    """Refuse actions that are neither one of n nor vectors within [-1, 1]."""
+    """Raise ValueError for actions that are neither one of n nor vectors within [-1, 1]."""
     action = spec.action
     one_of_n = action.n is not None and action.shape == ()
     vector = action.n is None and len(action.shape) == 1 and (action.low, action.high) == (-1.0, 1.0)

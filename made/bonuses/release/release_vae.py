@@ -34,10 +34,10 @@ def last_frame(image: Array) -> Float[Array, "h w 3"]:
 
 
 class ReleaseDecoder(eqx.Module):
-    """The released way back: three transposed convolutions 3x3 with stride 2, a relu after each, a convolution 2x2.
+    """The released decoder: three transposed convolutions 3x3 with stride 2, a relu after each, a convolution 2x2.
 
-    A transposed convolution makes 2n - 1 or 2n of n, so three reach every size that three halvings come from. The
-    layout of the authors' code, 13 - 26 - 51 - 101 - 100, is the case of 100 pixels.
+    A transposed convolution makes 2n - 1 or 2n of n, so three of them invert three halvings of any size. The authors'
+    layout, 13 - 26 - 51 - 101 - 100, is the case of 100 pixels.
     """
 
     layers: tuple[eqx.nn.ConvTranspose2d, ...]
@@ -58,7 +58,7 @@ class ReleaseDecoder(eqx.Module):
 
     @property
     def size(self) -> int:
-        """How many features come in."""
+        """The number of input features."""
         channels, height, width = self.start
         return channels * height * width
 
@@ -72,10 +72,8 @@ class ReleaseDecoder(eqx.Module):
 def upconv3x3(layer: eqx.nn.ConvTranspose2d, x: Float[Array, "h w c"]) -> Float[Array, "i j o"]:
     """A transposed convolution 3x3 with stride 2 and padding 1 of one image, channels last."""
     (height, width, _), more = x.shape, layer.output_padding
-    made = scatter_blocks(x[None], layer.weight.transpose(2, 3, 1, 0))[
-        0, 1 : 2 * height + more[0], 1 : 2 * width + more[1]
-    ]
-    return made + layer.bias.reshape(-1)  # type: ignore[union-attr]
+    full = scatter_blocks(x[None], layer.weight.transpose(2, 3, 1, 0))[0]
+    return full[1 : 2 * height + more[0], 1 : 2 * width + more[1]] + layer.bias.reshape(-1)  # type: ignore[union-attr]
 
 
 def _way(size: int) -> tuple[int, int, int]:

@@ -1,6 +1,11 @@
-"""RAD: soft actor-critic on randomly cropped pixels, the model-free agent of the paper's control experiments."""
+"""SAC and RAD: soft actor-critic on vectors, or on randomly cropped pixels as in the paper's control experiments.
 
-from typing import NamedTuple
+The networks work on batches, channels last. Parameters are float32. The encoder, which takes nearly all of the time,
+may compute in bfloat16; everything after it stays float32.
+"""
+
+import math
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,16 +13,136 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from made.agents.sac.network import Actor, Critic, Layout, networks
-from made.core import Agent, Metrics, Spec, trees
-from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, SHARE, check_numbers
+from made.core import Agent, Metrics, Space, Spec, trees
+from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, SHARE, check_numbers
+from made.nets.distributions import TanhNormal
+from made.nets.fast_conv import Convolutions, blockwise, reads_blocks, side_after
 from made.nets.fit import descend
+from made.nets.layers import MLP, Dense, check_precision, orthogonal_dense, rounded_product
 
+LOG_STD = (-10.0, 2.0)
 RANGES = {
     SHARE: ("discount", "polyak", "encoder_polyak"),
     AT_LEAST_ZERO: ("learning_rate", "alpha_rate"),
     ABOVE_ZERO: ("alpha",),  # its logarithm is what learns
 }
+
+
+class Layout(eqx.Module):
+    """Sizes of the networks; the defaults are those of the release for pixels.
+
+    encoder "pixels": four convolutions 3x3, a dense layer to `features`, layer norm, tanh. "state": none, the heads
+    read the vector as it is. `width` and `depth` are those of the heads' hidden layers.
+    """
+
+    encoder: str = eqx.field(static=True, default="pixels")
+    channels: int = eqx.field(static=True, default=32)
+    features: int = eqx.field(static=True, default=50)
+    width: int = eqx.field(static=True, default=1024)
+    depth: int = eqx.field(static=True, default=2)
+    crop: int = eqx.field(static=True, default=84)  # pixels a side of what the encoder sees
+    precision: str = eqx.field(static=True, default="float32")  # or "bfloat16": of the encoder
+
+    def __check_init__(self):
+        check_numbers(self, {COUNT: ("channels", "features", "width", "depth", "crop")})
+        check_precision(self)
+        if self.encoder not in ("pixels", "state"):
+            raise ValueError(f"Layout takes encoder='pixels' or 'state', got encoder={self.encoder!r}.")
+
+
+class Trunk(eqx.Module):
+    """The head of the encoder, one for the actor and one for the critic: a dense layer, layer norm, tanh.
+
+    Its weights are in the order of pixels on any device, so that states are portable.
+    """
+
+    dense: Dense
+    scale: Float[Array, " features"]
+    shift: Float[Array, " features"]
+    side: int = eqx.field(static=True)  # of what it reads, in pixels
+
+    def __init__(self, layout: Layout, *, key: Key[Array, ""]):
+        self.side = side_after(layout.crop)
+        self.dense = orthogonal_dense(self.side**2 * layout.channels, layout.features, key)
+        self.scale, self.shift = jnp.ones(layout.features), jnp.zeros(layout.features)
+
+    def __call__(self, x: Float[Array, "b n"], dtype: Any) -> Float[Array, "b features"]:
+        weight, bias = self.dense.weight, self.dense.bias
+        if blockwise():
+            weight = reads_blocks(weight, self.side, self.side)
+        x = (x @ weight if dtype == jnp.float32 else rounded_product(x.astype(dtype), weight)) + bias
+        x = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+        return jnp.tanh(self.scale * x + self.shift)
+
+
+class Actor(eqx.Module):
+    """pi(a | s), a tanh-normal."""
+
+    trunk: Trunk | None
+    head: MLP
+
+    def __call__(self, seen: Float[Array, "b n"], dtype: Any) -> TanhNormal:
+        x = seen if self.trunk is None else self.trunk(seen, dtype)
+        mean, log_std = jnp.split(self.head(x), 2, -1)
+        low, high = LOG_STD
+        log_std = low + 0.5 * (high - low) * (jnp.tanh(log_std) + 1)
+        return TanhNormal(mean, jnp.exp(log_std), log_std)
+
+
+class Critic(eqx.Module):
+    """Q_1 and Q_2 of (s, a). They share the convolutions, which are the actor's too, and the trunk."""
+
+    convolutions: Convolutions | None
+    trunk: Trunk | None
+    heads: tuple[MLP, MLP]
+
+    def see(self, obs: Array, dtype: Any) -> Float[Array, "b n"]:
+        """The input of trunks or heads: the features of the convolutions, or the vector itself."""
+        return obs.astype(jnp.float32) if self.convolutions is None else self.convolutions(obs, dtype)
+
+    def values(self, seen: Float[Array, "b n"], action: Float[Array, "b a"], dtype: Any) -> Float[Array, "2 b"]:
+        """Q_1 and Q_2 from the output of `see`."""
+        x = seen if self.trunk is None else self.trunk(seen, dtype)
+        x = jnp.concatenate([x, action], -1)
+        return jnp.stack([head(x)[..., 0] for head in self.heads])
+
+
+def networks(layout: Layout, spec: Spec, key: Key[Array, ""]) -> tuple[Critic, Actor]:
+    """A critic and an actor for an environment with one observation and actions within [-1, 1]."""
+    obs, actions = checked(layout, spec)
+    k_conv, k_critic, k_actor, *k_heads = jax.random.split(key, 6)
+    convolutions, trunks, inputs = None, (None, None), math.prod(obs.shape)
+    if layout.encoder == "pixels":
+        convolutions = Convolutions(obs.shape[-1], layout.channels, key=k_conv)
+        trunks, inputs = tuple(Trunk(layout, key=k) for k in (k_critic, k_actor)), layout.features
+    hidden = [layout.width] * layout.depth
+    sizes = (inputs + actions, *hidden, 1), (inputs + actions, *hidden, 1), (inputs, *hidden, 2 * actions)
+    first, second, actor = (MLP(x, key=k, layer=orthogonal_dense) for x, k in zip(sizes, k_heads, strict=True))
+    return Critic(convolutions, trunks[0], (first, second)), Actor(trunks[1], actor)
+
+
+def checked(layout: Layout, spec: Spec) -> tuple[Space, int]:
+    """(the space of observations, the length of an action). Raises ValueError for spaces that do not fit."""
+    obs, action = spec.obs, spec.action
+    if action.n is not None or len(action.shape) != 1 or (action.low, action.high) != (-1.0, 1.0):
+        raise ValueError(
+            f"RAD chooses vectors within [-1, 1], but the actions are {action}. Rescale them to [-1, 1], or use an "
+            "agent for discrete ones."
+        )
+    if layout.encoder == "state":
+        if not isinstance(obs, Space) or len(obs.shape) != 1 or not jnp.issubdtype(obs.dtype, jnp.floating):
+            raise ValueError(
+                f"encoder='state' reads one vector of reals, but the observations are {obs}. Flatten them, or use "
+                "encoder='pixels' for images."
+            )
+        return obs, action.shape[0]
+    image = isinstance(obs, Space) and len(obs.shape) == 3 and jnp.dtype(obs.dtype) == jnp.uint8
+    if not image or min(obs.shape[:2]) < layout.crop or layout.crop < 15:
+        raise ValueError(
+            f"encoder='pixels' reads images [h, w, c] of bytes, cropped to crop={layout.crop} (15 at least) pixels a "
+            f"side, but the observations are {obs}. Render larger images, set crop, or use encoder='state' for vectors."
+        )
+    return obs, action.shape[0]
 
 
 class RADState(NamedTuple):
@@ -39,10 +164,10 @@ class RAD(Agent):
         actor:   mean (alpha log pi(a | s) - min_i Q_i(s, a)),   a ~ pi(s)
         alpha:   mean alpha (-log pi(a | s) - target entropy),   target entropy = -dim(A)
 
-    r is what `reward_fn` gives for the batch as it was drawn, whole images and all, by the bonus as it is now; the
-    networks see crops, other ones of s than of s', and the middle when acting. The convolutions belong to the critic;
-    the actor uses them and sends no gradient back. A clock that ended an episode is no terminal. Actor, alpha and
-    targets move at every `delay`-th update. With `Layout(encoder="state")` it is SAC on vectors.
+    r is `reward_fn` of the sampled batch, with full images and the current bonus. The networks see random crops, drawn
+    separately for s and s', and the center crop when acting. The convolutions belong to the critic; the actor sends no
+    gradient to them. Truncation is not termination. Actor, alpha and targets move at every `delay`-th update. With
+    `Layout(encoder="state")` it is SAC on vectors.
     """
 
     layout: Layout = Layout()
@@ -50,8 +175,8 @@ class RAD(Agent):
     learning_rate: float = 2e-4  # of actor and critic
     alpha: float = 0.1  # at the start
     alpha_rate: float = 1e-3
-    polyak: float = 0.01  # share of the online heads in each step of the target's
-    encoder_polyak: float = 0.05  # the same of convolutions and trunk
+    polyak: float = 0.01  # step of the target heads towards the online ones
+    encoder_polyak: float = 0.05  # the same for convolutions and trunk
     delay: int = eqx.field(static=True, default=2)
 
     def __check_init__(self):
@@ -92,7 +217,7 @@ class RAD(Agent):
         return moved[0], metrics | moved[1] | {"reward": reward.mean(), "alpha": jnp.exp(moved[0].log_alpha)}
 
     def seen(self, obs: Array, key: Key[Array, ""]) -> Array:
-        """What the networks see of a batch of observations: a random crop of each image; vectors as they are."""
+        """The input of the networks: a random crop of each image; vectors as they are."""
         return random_crop(obs, self.layout.crop, key) if self.layout.encoder == "pixels" else obs
 
     def target(
@@ -131,14 +256,14 @@ class RAD(Agent):
         return state, {"critic_loss": loss, **metrics}
 
     def _improve_actor(self, state: RADState, obs: Array, key: Key[Array, ""]) -> tuple[RADState, Metrics]:
-        """Actor, alpha and targets, at every `delay`-th update; NaN is told of the actor in between."""
-        told, due = ("actor_objective", "entropy"), self.moves_at(state.k)
+        """Actor, alpha and targets, at every `delay`-th update; the metrics of the actor are NaN in between."""
+        names, due = ("actor_objective", "entropy"), self.moves_at(state.k)
         move = lambda: self._move(state, obs, key)  # noqa: E731
-        idle = lambda: (state, {name: jnp.full((), jnp.nan) for name in told})  # noqa: E731
+        idle = lambda: (state, {name: jnp.full((), jnp.nan) for name in names})  # noqa: E731
         return (move if due else idle)() if isinstance(due, bool) else jax.lax.cond(due, move, idle)
 
     def moves_at(self, k: Int[Array, ""]) -> Bool[Array, ""] | bool:
-        """Whether the k-th update moves the actor; a plain bool where that is known when it is compiled."""
+        """Whether the k-th update moves the actor; a plain bool if known at compile time."""
         return True if self.delay == 1 else k % self.delay == 0
 
     @property
@@ -174,7 +299,7 @@ class RAD(Agent):
 
 
 class PhasedRAD(RAD):
-    """RAD whose next update is known to move the actor, or not to: what `RAD.at_phase` gives."""
+    """RAD for an update that is known to move the actor or not: the result of `RAD.at_phase`."""
 
     due: bool = eqx.field(static=True, default=True)
 
@@ -192,12 +317,12 @@ def SAC(width: int = 128) -> RAD:
 
 
 def random_crop(images: Array, side: int, key: Key[Array, ""]) -> Array:
-    """A square of each image [b, h, w, c], at a place of its own, all places alike likely."""
+    """A square of each image [b, h, w, c], at an independent uniform position."""
     b, height, width, channels = images.shape
     corners = jax.random.randint(key, (b, 2), 0, jnp.array([height - side + 1, width - side + 1]))
-    corners = jax.lax.optimization_barrier(corners)  # or a GPU draws them anew for every byte that it picks
+    corners = jax.lax.optimization_barrier(corners)  # or XLA recomputes them for every byte on a GPU
     cut = lambda image, at: jax.lax.dynamic_slice(image, (at[0], at[1], 0), (side, side, channels))  # noqa: E731
-    # As bytes, whatever comes next: a GPU that casts and pads while it picks pixels takes five times as long.
+    # The barrier keeps the result as bytes: fusing casts and padding into the gather takes 5 times as long on a GPU.
     return jax.lax.optimization_barrier(jax.vmap(cut)(images, corners))
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from contracts.settings import TINY, quick, rnd
 
-from made.agents.sac.agent import RAD
-from made.agents.sac.network import Layout
+from made.agents.sac import RAD, Layout
 from made.bonuses import MADE, RE3, VAE, ConstantBonus, FirstVisit, HashedCount, Normalized, Scaled, Standardized, Sum
 from made.bonuses.made import CoverAtMadeScale
 from made.bonuses.re3 import distances

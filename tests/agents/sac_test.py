@@ -8,8 +8,7 @@ import optax
 import pytest
 from contracts.settings import quick
 
-from made.agents.sac.agent import RAD, centre_crop, random_crop
-from made.agents.sac.network import LOG_STD, Layout, networks, rounded_product
+from made.agents.sac import LOG_STD, RAD, Layout, centre_crop, networks, random_crop, rounded_product
 from made.core import Space, Spec, Transition
 from made.nets.distributions import TanhNormal
 
@@ -265,9 +264,8 @@ def test_deviations_stay_within_their_bounds_and_far_actions_have_finite_probabi
     _, state, *_ = made("state")
     far = quick(lambda x: state.actor(x, jnp.float32))(jnp.array([[1e4, -1e4, 1e4], [0.0, 0.0, 0.0]]))
     assert (far.log_std >= LOG_STD[0]).all() and (far.log_std <= LOG_STD[1]).all()
-    action, log_prob = quick(TanhNormal(jnp.array([[40.0]]), jnp.ones((1, 1)), jnp.zeros((1, 1))).sample_and_log_prob)(
-        jax.random.key(0)
-    )
+    edge = TanhNormal(jnp.array([[40.0]]), jnp.ones((1, 1)), jnp.zeros((1, 1)))
+    action, log_prob = quick(lambda key: edge.sample_and_log_prob(key))(jax.random.key(0))
     assert action[0, 0] == 1 and np.isfinite(log_prob).all()
 
 
