@@ -9,7 +9,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from made.agents.policy_net import LAYOUTS, Layout, PolicyNet
-from made.agents.returns import episode_starts, split_reward, vtrace
+from made.agents.returns import check_heads, episode_starts, split_reward, vtrace
 from made.core import Agent, Metrics, Spec, Transition, trees
 from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, BELOW_ONE, OMIT_DEFAULT, POSITIVE, SHARE, check_numbers
 from made.nets.fit import descend, linear_decay
@@ -17,7 +17,7 @@ from made.nets.fit import descend, linear_decay
 RANGES = {
     SHARE: ("discount", "discount_intrinsic"),
     BELOW_ONE: ("smoothing",),
-    AT_LEAST_ZERO: ("decay", "entropy", "baseline"),
+    AT_LEAST_ZERO: ("decay", "entropy", "baseline", "lag"),
     ABOVE_ZERO: ("clip", "clip_gradient"),
     POSITIVE: ("learning_rate", "epsilon"),
 }
@@ -71,10 +71,7 @@ class IMPALA(Agent):
 
     def __check_init__(self):
         check_numbers(self, RANGES)
-        if self.heads == 1 and not self.episodic_intrinsic:
-            raise ValueError("A non-episodic intrinsic return needs a value of its own: set heads=2.")
-        if self.heads not in (1, 2) or self.lag < 0:
-            raise ValueError(f"IMPALA takes heads=1 or 2 and lag >= 0, got heads={self.heads}, lag={self.lag}.")
+        check_heads(self)
 
     def init(self, key, spec: Spec) -> IMPALAState:
         if spec.action.n is None or spec.action.shape:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from made.core import Space, Spec, Transition, dict_obs, trees
-from made.core.config import COUNT, check_numbers, check_types
+from made.core.config import COUNT, check_numbers
 from made.nets.layers import Dense, as_vector, check_precision, orthogonal_dense
 from made.nets.recurrent import GATES, Carry, Recurrent
 
@@ -50,17 +50,12 @@ class Layout(eqx.Module):
     precision: str = eqx.field(static=True, default="float32")
 
     def __check_init__(self):
-        check_types(self)
-        if len(self.channels) != len(self.strides) or not self.dense:
-            raise ValueError(
-                "Layout takes a stride for each convolution and one dense layer or more; got "
-                f"channels={self.channels}, strides={self.strides}, dense={self.dense}."
-            )
         check_numbers(self, {COUNT: ("width", "layers")})
-        if not all(isinstance(x, int) and x >= 1 for x in (*self.channels, *self.strides, *self.dense)):
+        sizes = (*self.channels, *self.strides, *self.dense)
+        if len(self.channels) != len(self.strides) or not self.dense or min(sizes) < 1:
             raise ValueError(
-                f"Layout takes sizes of at least 1 as channels, strides and dense, got {self.channels}, "
-                f"{self.strides} and {self.dense}."
+                "Layout takes sizes of at least 1: a stride for each convolution, and one dense layer or more. Got "
+                f"channels={self.channels}, strides={self.strides}, dense={self.dense}."
             )
         if self.memory not in ("", *GATES) or self.inputs not in ("symbols", "pixels"):
             raise ValueError(
@@ -212,4 +207,4 @@ def is_image(space: Space) -> bool:
 
 def _vector(x: Array, space: Space) -> Array:
     """One leaf as a vector, for any leading axes."""
-    return trees.over_leading(lambda x: as_vector(x, space, None), x.ndim - len(space.shape))(x)
+    return trees.over_leading(lambda x: as_vector(x, space), x.ndim - len(space.shape))(x)

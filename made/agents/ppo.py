@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from made.agents.policy_net import LAYOUTS, Layout, PolicyNet
-from made.agents.returns import episode_starts, gae, split_reward
+from made.agents.returns import check_heads, episode_starts, gae, split_reward
 from made.core import Agent, Metrics, Spec, Transition, trees
 from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, POSITIVE, SHARE, check_numbers
 from made.core.interfaces import RewardFn
@@ -123,10 +123,7 @@ class PPO(Agent):
 
     def __check_init__(self):
         check_numbers(self, RANGES)
-        if self.heads not in (1, 2):
-            raise ValueError(f"PPO takes heads=1 or heads=2, got {self.heads}.")
-        if self.heads == 1 and not self.episodic_intrinsic:
-            raise ValueError("A non-episodic intrinsic return needs a value of its own: set heads=2.")
+        check_heads(self)
 
     def init(self, key, spec: Spec) -> PPOState:
         action = spec.action

@@ -1,12 +1,20 @@
 """Returns and advantages: V-trace, generalized advantage estimation, lambda-returns."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from made.core import Transition
+
+
+def check_heads(agent: Any) -> None:
+    """Raise ValueError for another number of values than 1 or 2, or one that is too small for the settings."""
+    if agent.heads not in (1, 2):
+        raise ValueError(f"{type(agent).__name__} takes heads=1 or heads=2, got heads={agent.heads}.")
+    if agent.heads == 1 and not agent.episodic_intrinsic:
+        raise ValueError("A non-episodic intrinsic return needs a value of its own: set heads=2.")
 
 
 def episode_starts(batch: Transition) -> Bool[Array, "T N"]:

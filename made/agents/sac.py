@@ -146,7 +146,7 @@ def checked(layout: Layout, spec: Spec) -> tuple[Space, int]:
 
 
 class RADState(NamedTuple):
-    """Networks, temperature, optimisers, and updates done."""
+    """Networks, temperature, optimizer states, and updates done."""
 
     critic: Critic  # the convolutions among it
     actor: Actor
@@ -202,7 +202,7 @@ class RAD(Agent):
 
     def act(self, state, carry, obs, goal, key, *, explore=True):
         if self.layout.encoder == "pixels":
-            obs = centre_crop(obs, self.layout.crop)
+            obs = center_crop(obs, self.layout.crop)
         policy = state.actor(state.critic.see(obs[None], self.dtype), self.dtype)
         return carry, (policy.sample(key) if explore else policy.mode())[0], ()
 
@@ -249,8 +249,8 @@ class RAD(Agent):
         return (jnp.exp(log_alpha) * jax.lax.stop_gradient(-log_prob + actions)).mean()
 
     def _improve_critic(self, state: RADState, obs: Array, action: Array, y: Array) -> tuple[RADState, Metrics]:
-        slope = jax.value_and_grad(self.critic_loss, has_aux=True)
-        (loss, metrics), gradient = slope(state.critic, obs, action, jax.lax.stop_gradient(y))
+        gradient_of = jax.value_and_grad(self.critic_loss, has_aux=True)
+        (loss, metrics), gradient = gradient_of(state.critic, obs, action, jax.lax.stop_gradient(y))
         critic, optimiser = descend(self._rates()[0], state.critic, gradient, state.optimisers[0])
         state = state._replace(critic=critic, optimisers=(optimiser, *state.optimisers[1:]), k=state.k + 1)
         return state, {"critic_loss": loss, **metrics}
@@ -274,8 +274,8 @@ class RAD(Agent):
         return PhasedRAD(**{name: getattr(self, name) for name in RAD.__dataclass_fields__}, due=k % self.delay == 0)
 
     def _move(self, state: RADState, obs: Array, key: Key[Array, ""]) -> tuple[RADState, Metrics]:
-        slope = jax.value_and_grad(self.actor_loss, has_aux=True)
-        (loss, log_prob), gradient = slope(state.actor, state.critic, obs, state.log_alpha, key)
+        gradient_of = jax.value_and_grad(self.actor_loss, has_aux=True)
+        (loss, log_prob), gradient = gradient_of(state.actor, state.critic, obs, state.log_alpha, key)
         _, of_actor, of_alpha = self._rates()
         actor, actor_state = descend(of_actor, state.actor, gradient, state.optimisers[1])
         actions = state.actor.head.layers[-1].bias.size // 2
@@ -326,7 +326,7 @@ def random_crop(images: Array, side: int, key: Key[Array, ""]) -> Array:
     return jax.lax.optimization_barrier(jax.vmap(cut)(images, corners))
 
 
-def centre_crop(image: Array, side: int) -> Array:
+def center_crop(image: Array, side: int) -> Array:
     """The square in the middle of one image [h, w, c]."""
     top, left = ((n - side) // 2 for n in image.shape[:2])
     return image[top : top + side, left : left + side]

@@ -1,5 +1,5 @@
 """Network layers, distributions, likelihoods and the optimizer loop of bonus networks."""
 
-from made.nets.layers import MLP, ConvNet, Encoder, action_vector, as_vector, convolve
+from made.nets.layers import MLP, ConvNet, Encoder, as_vector, convolve
 
-__all__ = ["MLP", "ConvNet", "Encoder", "action_vector", "as_vector", "convolve"]
+__all__ = ["MLP", "ConvNet", "Encoder", "as_vector", "convolve"]

@@ -147,6 +147,13 @@ def scatter_blocks(x: Float[Array, "b h w i"], weight: Float[Array, "k k i o"]) 
     return jax.vmap(lambda image: to_pixels(image, 2))(made)[:, : 2 * height - 2 + k, : 2 * width - 2 + k]
 
 
+def upconv3x3(layer: eqx.nn.ConvTranspose2d, x: Float[Array, "h w c"]) -> Float[Array, "i j o"]:
+    """A transposed convolution 3x3 with stride 2 and padding 1 of one image, channels last."""
+    (height, width, _), more = x.shape, layer.output_padding
+    full = scatter_blocks(x[None], layer.weight.transpose(2, 3, 1, 0))[0]
+    return full[1 : 2 * height + more[0], 1 : 2 * width + more[1]] + layer.bias.reshape(-1)  # type: ignore[union-attr]
+
+
 @jax.custom_jvp
 def dilate(x: Float[Array, "b h w i"], kernel: Float[Array, "t t i o"]) -> Float[Array, "b p q o"]:
     """A convolution of stride 1 with t - 1 zeros around x, with a kernel gradient that pads x explicitly.

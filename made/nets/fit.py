@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Float, Key, PyTree
 
 from made.core import Metrics
-from made.core.config import ABOVE_ZERO, POSITIVE, check_numbers
+from made.core.config import ABOVE_ZERO, COUNT, COUNT_OR_NONE, POSITIVE, check_numbers
 
 Loss = Callable[[PyTree, PyTree, Key[Array, ""]], tuple[Float[Array, ""], Metrics]]
 
@@ -51,10 +51,7 @@ class Fit(eqx.Module):
 
     def __check_init__(self):
         check_numbers(self, {POSITIVE: ("learning_rate", "epsilon"), ABOVE_ZERO: ("clip",)})
-        if self.steps < 1 or self.batch < 0:
-            raise ValueError(
-                f"Fit takes steps >= 1 and batch >= 0 (0 for all), got steps={self.steps}, batch={self.batch}."
-            )
+        check_numbers(self, {COUNT: ("steps",), COUNT_OR_NONE: ("batch",)})
 
     def after(self, n: int, fresh: int) -> "Fit":
         """The same with one step for each fresh * batch of n new items, from 1 to `steps`; all where fresh is 0.

@@ -128,35 +128,23 @@ class MLP(eqx.Module):
 
 
 class ConvNet(eqx.Module):
-    """Convolutions with an activation after each, flattened. Channels last in, as images come."""
+    """Convolutions 3x3 with a ReLU after each, flattened. Channels last in, as images come."""
 
     layers: tuple[eqx.nn.Conv2d, ...]
-    activation: Activation = eqx.field(static=True)
 
-    def __init__(
-        self,
-        channels: Sequence[int],
-        *,
-        key: Key[Array, ""],
-        kernel: int = 3,
-        strides: Sequence[int] | None = None,
-        padding: int = 0,
-        activation: Activation = jax.nn.relu,
-    ):
-        strides = strides or [1] * (len(channels) - 1)
+    def __init__(self, channels: Sequence[int], strides: Sequence[int], *, key: Key[Array, ""], padding: int = 0):
         if len(strides) != len(channels) - 1:
             raise ValueError(f"{len(channels) - 1} convolutions need as many strides, got {list(strides)}.")
         keys = jax.random.split(key, len(strides))
         self.layers = tuple(
-            eqx.nn.Conv2d(i, o, kernel, stride, padding, key=k)
-            for i, o, stride, k in zip(channels, channels[1:], strides, keys, strict=False)
+            eqx.nn.Conv2d(i, o, 3, stride, padding, key=k)
+            for (i, o), stride, k in zip(itertools.pairwise(channels), strides, keys, strict=True)
         )
-        self.activation = activation
 
     def __call__(self, image: Float[Array, "h w c"]) -> Float[Array, " o"]:
         x = image
         for layer in self.layers:
-            x = self.activation(convolve(layer, x))
+            x = jax.nn.relu(convolve(layer, x))
         return x.reshape(-1)
 
 
@@ -250,14 +238,9 @@ def side_by_side(
     return jnp.concatenate([as_vector(x, space, net) for x, space, net in leaves])
 
 
-def as_vector(x: Array, space: Space, convolutions: ConvNet | None) -> Float[Array, " i"]:
+def as_vector(x: Array, space: Space, convolutions: ConvNet | None = None) -> Float[Array, " i"]:
     """A leaf as the input of a dense layer: one-hot, bytes over their largest value, images by convolutions."""
     if space.n is not None:
         return jax.nn.one_hot(x, space.n).reshape(-1)
     x = x / (space.high or 255.0) if x.dtype == jnp.uint8 else x.astype(jnp.float32)
     return x.reshape(-1) if convolutions is None else convolutions(x)
-
-
-def action_vector(action: Array, space: Space) -> Float[Array, " i"]:
-    """One action as a vector: one-hot if discrete, flat if continuous."""
-    return as_vector(action, space, None)

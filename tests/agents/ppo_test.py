@@ -224,7 +224,7 @@ def test_it_learns_multi_discrete_actions():
 
 
 def test_settings_that_do_not_fit_together_are_errors():
-    with pytest.raises(ValueError, match="takes heads=1 or heads=2, got 3"):
+    with pytest.raises(ValueError, match="takes heads=1 or heads=2, got heads=3"):
         PPO(heads=3)
     with pytest.raises(ValueError, match="needs a value of its own: set heads=2"):
         PPO(episodic_intrinsic=False)

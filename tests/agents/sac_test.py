@@ -8,7 +8,7 @@ import optax
 import pytest
 from contracts.settings import quick
 
-from made.agents.sac import LOG_STD, RAD, Layout, centre_crop, networks, random_crop, rounded_product
+from made.agents.sac import LOG_STD, RAD, Layout, center_crop, networks, random_crop, rounded_product
 from made.core import Space, Spec, Transition
 from made.nets.distributions import TanhNormal
 
@@ -99,7 +99,7 @@ def values(critic, seen, action):
 
 
 def cropped(agent, obs):
-    return obs if agent.layout.encoder == "state" else np.stack([centre_crop(x, agent.layout.crop) for x in obs])
+    return obs if agent.layout.encoder == "state" else np.stack([center_crop(x, agent.layout.crop) for x in obs])
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -245,7 +245,7 @@ def test_crops_are_parts_of_their_images_at_all_places():
     wanted = {17 * i + j for i in range(4) for j in range(3)}
     assert set(corners.tolist()) == wanted and np.bincount(corners)[list(wanted)].min() > 10
     assert all(np.array_equal(x[..., 0] - x[0, 0, 0], numbers[0, :15, :15, 0]) for x in np.asarray(cut)[:20])
-    assert centre_crop(numbers[0], 15)[0, 0, 0] == 17 + 1
+    assert center_crop(numbers[0], 15)[0, 0, 0] == 17 + 1
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -22,7 +22,7 @@ from made.nets.layers import (
 def test_every_leaf_is_an_array_so_networks_ride_in_scan():
     nets = (
         MLP((3, 8, 2), key=jax.random.key(0)),
-        ConvNet((3, 4), key=jax.random.key(1)),
+        ConvNet((3, 4), (1,), key=jax.random.key(1)),
         Encoder({"a": Space((), jnp.int32, 5), "b": Space((7, 7, 3), jnp.uint8)}, 16, key=jax.random.key(3)),
     )
     assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(nets))
@@ -95,7 +95,7 @@ def test_orthogonal_weights_are_orthogonal():
     ("make", "message"),
     [
         (lambda k: MLP((3,), key=k), r"MLP needs an input and an output size, all positive, got \(3,\)"),
-        (lambda k: ConvNet((3, 4, 5), key=k, strides=(1,)), r"2 convolutions need as many strides, got \[1\]"),
+        (lambda k: ConvNet((3, 4, 5), (1,), key=k), r"2 convolutions need as many strides, got \[1\]"),
         (lambda k: Encoder({"a": 3}, 4, key=k), r"Encoder needs a Space or a tree of them, got \{'a': 3\}"),
     ],
 )

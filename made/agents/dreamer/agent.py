@@ -41,7 +41,7 @@ RANGES = {
 
 
 class DreamerState(NamedTuple):
-    """World model, actor and value, their optimisers, and updates done."""
+    """World model, actor and value, their optimizer states, and updates done."""
 
     world: WorldModel
     actor: Actor

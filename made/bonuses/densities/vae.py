@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
+from made.bonuses.embedding import SMALLEST_IMAGE
 from made.core import Density, LearnsFrom, Transition, ring_buffer, trees
-from made.core.config import AT_LEAST_ZERO, check_numbers
+from made.core.config import AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, check_numbers
 from made.nets.fit import Fit, FitState, with_prefix
 from made.nets.layers import MLP, Linear, convolved, to_cells, to_pixels, windows
 from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
 
 ACTIVE = 0.01  # nats: a latent with less is inactive; a posterior with less on average has collapsed
-SMALLEST_IMAGE = 15  # pixels a side, as the released random encoder needs; smaller images go through dense layers
 CELL = 4  # pixels a side: images are read in cells of 4 x 4 pixels, and only cells have many channels
 
 
@@ -152,6 +152,13 @@ class VAEState(NamedTuple):
     noise: Float[Array, "*K latent"]
 
 
+def check_window(who: str, window: Array | int, capacity: int, fit: Fit) -> None:
+    """Raise ValueError for a window that does not fit its buffer, or a fit on everything."""
+    ring_buffer.check_window(who, window, capacity)
+    if fit.batch < 1:
+        raise ValueError(f"{who} takes fit.batch of at least 1, got fit.batch={fit.batch}.")
+
+
 def add_batch(state: VAEState, batch: Transition, window: Array | int) -> tuple[ring_buffer.Ring, tuple[PyTree, ...]]:
     """(ring, moments) after a batch of new pairs."""
     outline = state.learned.params.outline
@@ -188,14 +195,9 @@ class VAE(Density):
     learns_from: ClassVar[LearnsFrom] = "recent"
 
     def __check_init__(self):
-        check_numbers(self, {AT_LEAST_ZERO: ("free",)})
-        ring_buffer.check_window("VAE", self.window, self.capacity)
-        if min(self.latent, self.width) < 1 or self.samples < 0 or self.fit.batch < 1 or self.fresh < 0:
-            raise ValueError(
-                f"VAE takes latent >= 1, width >= 1, samples >= 0 (0: the mean), fit.batch >= 1 and fresh >= 0 (0: all "
-                f"steps), got latent={self.latent}, width={self.width}, samples={self.samples}, "
-                f"fit.batch={self.fit.batch}, fresh={self.fresh}."
-            )
+        check_numbers(self, {AT_LEAST_ZERO: ("free",), COUNT: ("latent", "width")})
+        check_numbers(self, {COUNT_OR_NONE: ("samples", "fresh")})
+        check_window("VAE", self.window, self.capacity, self.fit)
 
     def init(self, key, spec):
         k_net, k_noise = jax.random.split(key)

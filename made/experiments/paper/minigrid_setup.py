@@ -16,7 +16,7 @@ from made.agents.policy_net import LAYOUTS, Layout
 from made.bonuses.amigo import AMIGo
 from made.bonuses.calibrated import Calibrated
 from made.bonuses.combinators import FirstVisit
-from made.bonuses.release.release_rnd import ReleasedRND, made_released
+from made.bonuses.release import ReleasedRND, made_released
 from made.core import Bonus
 from made.envs.minigrid import make_grid
 from made.experiments.paper.minigrid_methods import FAMILY, IMPACT, Family

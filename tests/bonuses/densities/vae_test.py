@@ -9,8 +9,9 @@ from bonuses.programs import fed, quick, read
 from scipy.stats import norm
 
 from made.bonuses.densities.vae import VAE, ImageDecoder, conv3x3, latent_metrics
-from made.bonuses.release.release_vae import ReleaseDecoder, _way, upconv3x3
+from made.bonuses.release import ReleaseDecoder, _way
 from made.core import Space, Spec, Transition, state_action_grid
+from made.nets.fast_conv import upconv3x3
 from made.nets.fit import Fit
 from made.nets.layers import Linear, to_cells, to_pixels
 from made.nets.likelihood import LEAST_SCALE, leaf_of, observation_model
