@@ -165,10 +165,11 @@ class Dreamer(Agent):
     def _moved(self, state: DreamerState, gradients: tuple[PyTree, ...]) -> tuple[DreamerState, Metrics]:
         """One optimizer step of all parts, and the norms of the gradients."""
         before: tuple[PyTree, ...] = (state.world, state.actor, state.value)
-        after, optimisers = zip(*map(descend, self._rates(), before, gradients, state.optimisers), strict=True)
+        steps = map(descend, self._rates(), before, gradients, state.optimisers)
+        (world, actor, value), optimisers = zip(*steps, strict=True)
         names = ("model_gradient", "actor_gradient", "value_gradient")
         norms = {name: optax.tree.norm(gradient) for name, gradient in zip(names, gradients, strict=True)}
-        return DreamerState(*after, optimisers, state.curiosity, state.k + 1), norms
+        return DreamerState(world, actor, value, optimisers, state.curiosity, state.k + 1), norms
 
     def model_loss(
         self, world: WorldModel, batch: Transition, reward: Float[Array, "T B"], key: Key[Array, ""]
