@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from made.bonuses.combinators import StatefulWrapper
 from made.bonuses.densities.recent_counts import subsample
-from made.bonuses.densities.vae import VAEState, add_batch, check_window, latent_metrics
+from made.bonuses.densities.vae import VAEState, add_batch, check_buffer, latent_metrics
 from made.bonuses.embedding import RandomEncoder, is_image, last_frame
 from made.bonuses.made import MADE
 from made.core import Bonus, Density, EpisodeMemory, LearnsFrom, NoMemory, Transition, ring_buffer, trees
@@ -312,7 +312,7 @@ class ReleasedVAE(Density):
 
     def __check_init__(self):
         check_numbers(self, {COUNT: ("latent", "width")})
-        check_window("ReleasedVAE", self.window, self.capacity, self.fit)
+        check_buffer("ReleasedVAE", self.window, self.capacity, self.fit)
 
     def init(self, key, spec):
         k_net, k_noise = jax.random.split(key)

@@ -152,8 +152,8 @@ class VAEState(NamedTuple):
     noise: Float[Array, "*K latent"]
 
 
-def check_window(who: str, window: Array | int, capacity: int, fit: Fit) -> None:
-    """Raise ValueError for a window that does not fit its buffer, or a fit on everything."""
+def check_buffer(who: str, window: Array | int, capacity: int, fit: Fit) -> None:
+    """Raise ValueError for a window that does not fit its buffer, or a fit without a batch size."""
     ring_buffer.check_window(who, window, capacity)
     if fit.batch < 1:
         raise ValueError(f"{who} takes fit.batch of at least 1, got fit.batch={fit.batch}.")
@@ -197,7 +197,7 @@ class VAE(Density):
     def __check_init__(self):
         check_numbers(self, {AT_LEAST_ZERO: ("free",), COUNT: ("latent", "width")})
         check_numbers(self, {COUNT_OR_NONE: ("samples", "fresh")})
-        check_window("VAE", self.window, self.capacity, self.fit)
+        check_buffer("VAE", self.window, self.capacity, self.fit)
 
     def init(self, key, spec):
         k_net, k_noise = jax.random.split(key)
