@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from benchmarks.common import best_of
-from made.agents.sac.agent import RAD, SAC
-from made.agents.sac.network import Layout
+from made.agents.sac import RAD, SAC, Layout
 from made.bonuses import make_bonus
 from made.bonuses.re3 import CACHED, LAUNCHED, distances
 from made.bonuses.replay_data import CachedState

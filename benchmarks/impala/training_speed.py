@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from benchmarks.common import Measure, device
 from benchmarks.impala.time_shares import shares
 from made.agents import IMPALA
-from made.agents.impala.network import LAYOUTS, Layout
+from made.agents.policy_net import LAYOUTS, Layout
 from made.bonuses import MADE, RND, FirstVisit, NoBonus
 from made.core import Bonus, trees
 from made.core.schedules import Constant

@@ -1,10 +1,10 @@
 """Agents. To add one, write a file here and a line in `made.agents.registry`."""
 
 from made.agents.dreamer.agent import Dreamer
-from made.agents.impala.agent import IMPALA
-from made.agents.ppo.agent import PPO
+from made.agents.impala import IMPALA
+from made.agents.ppo import PPO
 from made.agents.registry import list_agents, make_agent
-from made.agents.sac.agent import RAD, SAC
+from made.agents.sac import RAD, SAC
 from made.agents.tabular import ModelPPO, QLearning, ValueIteration
 from made.agents.uniform import Uniform
 

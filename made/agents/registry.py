@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from made.agents.dreamer.agent import Dreamer
-from made.agents.impala.agent import IMPALA
-from made.agents.ppo.agent import PPO
-from made.agents.sac.agent import RAD, SAC
+from made.agents.impala import IMPALA
+from made.agents.ppo import PPO
+from made.agents.sac import RAD, SAC
 from made.agents.tabular import ModelPPO, QLearning, ValueIteration
 from made.agents.uniform import Uniform
 from made.core import Agent, plugins

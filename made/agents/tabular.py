@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Key
 from made.core import Agent, RewardFn, Transition, state_action_grid, table_sizes, trees
 from made.core.config import AT_LEAST_ZERO, COUNT, FINITE, POSITIVE, SHARE, check_numbers
 
-Number = float | Float[Array, ""]  # a setting: a plain number, or traced when runs are stacked into lanes
+Number = float | Float[Array, ""]  # a setting: a plain number, or traced when runs are vectorized
 
 
 class EmpiricalModel(NamedTuple):
@@ -94,7 +94,7 @@ class ValueIteration(Agent):
     v_max: float = 1.0
     initial: float = 1.0
     epsilon: float = 0.0
-    monotone: float = 1.0  # a number, so that both forms are lanes of one program
+    monotone: float = 1.0  # a number, so that both forms run in one program
     sweeps: int = eqx.field(static=True, default=12)
 
     def __check_init__(self):
@@ -133,7 +133,7 @@ class PPOState(NamedTuple):
 
 
 class ModelPPO(Agent):
-    """Proximal policy optimisation on the empirical model (Appendix B.1, after Cai et al. 2020).
+    """Proximal policy optimization on the empirical model (Appendix B.1, after Cai et al. 2020).
 
         Q_k = Q of pi_k in M_k,   pi_{k+1}(a|s) ~ pi_k(a|s) exp(alpha Q_k(s, a))
 

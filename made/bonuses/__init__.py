@@ -17,7 +17,7 @@ from made.bonuses.ngu import NGU
 from made.bonuses.noveld import NovelD
 from made.bonuses.re3 import RE3
 from made.bonuses.registry import list_bonuses, make_bonus
-from made.bonuses.release.release_rnd import made_released
+from made.bonuses.release import made_released
 from made.bonuses.ride import RIDE
 from made.bonuses.rnd import RND
 

@@ -74,7 +74,7 @@ class Teacher(eqx.Module):
         if self.goals.kind == "cells":
             x = jnp.log1p(part.astype(float)) if part.dtype == jnp.uint8 else part
         else:
-            x = nets.as_vector(part, self.goals.space, None)
+            x = nets.as_vector(part, self.goals.space)
         for layer in self.layers[:-1]:
             x = jax.nn.elu(_applied(layer, x))
         return _applied(self.layers[-1], x).reshape(-1), self.worth(x.reshape(-1, x.shape[-1]).mean(0))[0]
@@ -130,7 +130,7 @@ def is_reached(goals: GoalSpace, planes: Float[Array, "bits i"], set_: Pursuit, 
 
 def region(goals: GoalSpace, planes: Float[Array, "bits i"], part: Array) -> Int[Array, ""]:
     """The region an observation lies in: one bit for the side of each plane. The last column is the planes' offset."""
-    sides = planes[:, :-1] @ nets.as_vector(part, goals.space, None) + planes[:, -1] > 0
+    sides = planes[:, :-1] @ nets.as_vector(part, goals.space) + planes[:, -1] > 0
     return jnp.sum(sides * 2 ** jnp.arange(planes.shape[0])).astype(jnp.int32)
 
 

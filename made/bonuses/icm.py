@@ -21,12 +21,12 @@ class Forward(eqx.Module):
     action: Space = eqx.field(static=True)
 
     def __call__(self, here: Float[Array, " d"], action: Array) -> Float[Array, " d"]:
-        return self.net(jnp.concatenate([here, nets.action_vector(action, self.action)]))
+        return self.net(jnp.concatenate([here, nets.as_vector(action, self.action)]))
 
 
 def forward_model(size: int, action: Space, width: int, key) -> Forward:
     """A forward model with one hidden layer, on He's scale."""
-    inputs = jax.eval_shape(lambda a: nets.action_vector(a, action), jnp.zeros(action.shape, action.dtype)).shape[0]
+    inputs = jax.eval_shape(lambda a: nets.as_vector(a, action), jnp.zeros(action.shape, action.dtype)).shape[0]
     return Forward(he_scaled(nets.MLP((size + inputs, width, size), key=key)), action)
 
 

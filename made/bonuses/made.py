@@ -61,7 +61,7 @@ class MADE(Bonus):
         """norm(phi(s') - phi'(s')) / sqrt(d(s, a)) with RND as cover and a VAE over the last `window` pairs, Section 5.
 
         The logarithm of the density is centered, scaled and clipped (`Standardized`). Differs from the paper: RND takes
-        the next observation, as in the authors' code, not (s, a). `made.bonuses.release.release_rnd` holds what that
+        the next observation, as in the authors' code, not (s, a). `made.bonuses.release` holds what that
         code computes.
         """
         return cls._standardised(VAE(window, capacity=window), cover, scale, clip)

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from made.bonuses.embedding import Embedding, check_space
-from made.bonuses.release.release_rnd import RandomEncoder
+from made.bonuses.embedding import Embedding, RandomEncoder, check_space
 from made.core import Bonus, EpisodeMemory, LearnsFrom, NoMemory, Transition, ring_buffer, trees
 from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
 from made.nets.likelihood import observation_model

@@ -14,8 +14,7 @@ from made.bonuses.made import MADE, CoverAtMadeScale
 from made.bonuses.ngu import NGU
 from made.bonuses.noveld import NovelD
 from made.bonuses.re3 import RE3
-from made.bonuses.release.release_rnd import OrthogonalRND, Re3ReleaseNormalized, ReleasedRND, made_released
-from made.bonuses.release.release_vae import ReleasedVAE
+from made.bonuses.release import OrthogonalRND, Re3ReleaseNormalized, ReleasedRND, ReleasedVAE, made_released
 from made.bonuses.replay_data import CachedRND, FromBatch, LastFrame
 from made.bonuses.ride import RIDE
 from made.bonuses.rnd import RND

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from made.bonuses.combinators import RewardWrapper
+from made.bonuses.embedding import FRAME
 from made.bonuses.re3 import RE3, RE3State
-from made.bonuses.release.release_rnd import ReleasedRND, ReleasedRNDState
-from made.bonuses.release.release_vae import FRAME
+from made.bonuses.release import ReleasedRND, ReleasedRNDState
 from made.core import (
     Bonus,
     Density,

@@ -1,10 +1,8 @@
-"""Convolutions as a GPU is fast at them: those of RAD from blocks of four pixels, and transposed ones of stride 2.
+"""Convolutions in forms that are fast on a GPU: RAD's on blocks of four pixels, and transposed ones of stride 2.
 
-A product of matrices is fast when both its sides are long, and 32 channels are not. So each layer answers for a block
-of 2 x 2 pixels at once: it reads the 2 x 2 blocks that their windows cover, and its kernel is the plain one, written
-down for each of the four pixels with zeros around it. That is 16 products where 9 are needed, and yet half of the time:
-in bfloat16 on an H200 a layer's slopes take 50 and 47 us in place of 131 and 91. Blocks that hang over the edge hold
-numbers that no pixel within it is made of, and are cut off at the end.
+A matmul is fast when both sides are long, and 32 channels are few. So a layer computes blocks of 2 x 2 pixels: its
+kernel is the plain one, copied for each of the four pixels with zeros around it. That is 16 multiplications for 9, in
+half the time: the gradients of a layer take 50 and 47 us instead of 131 and 91 (bfloat16, H200).
 """
 
 import math
@@ -14,15 +12,46 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, Shaped
+from jaxtyping import Array, Float, Key, Shaped, UInt8
 
-from made.nets.layers import CHANNELS_LAST, EVEN, to_cells, to_pixels
+from made.nets.layers import CHANNELS_LAST, EVEN, glorot, orthonormal, to_cells, to_pixels
 
 KERNEL = 3
 STRIDES = (2, 1, 1, 1)
 
 Weights = Sequence[Float[Array, "k k i o"]]
 Biases = Sequence[Float[Array, " o"]]
+
+
+class Convolutions(eqx.Module):
+    """Convolutions 3x3 with strides 2, 1, 1, 1 and a relu after each, flattened, of bytes divided by 255.
+
+    The 255 divides the first weights, not the pixels: bytes are exact in bfloat16, fractions are not. On a GPU the
+    output is in blocks of four pixels, which `reads_blocks` accounts for.
+    """
+
+    weights: tuple[Float[Array, "k k i o"], ...]
+    biases: tuple[Float[Array, " o"], ...]
+
+    def __init__(self, inputs: int, channels: int, *, key: Key[Array, ""]):
+        shapes = [(KERNEL, KERNEL, channels if i else inputs, channels) for i in range(len(STRIDES))]
+        keys = jax.random.split(key, len(STRIDES))
+        gain = math.sqrt(2.0)  # of a relu
+        self.weights = tuple(
+            gain * orthonormal(k, (math.prod(shape[:3]), shape[3])).reshape(shape)
+            for shape, k in zip(shapes, keys, strict=True)
+        )
+        self.biases = tuple(jnp.zeros(channels) for _ in STRIDES)
+
+    def __call__(self, images: UInt8[Array, "b h w c"], dtype: Any) -> Float[Array, "b n"]:
+        convolved = in_blocks if blockwise() else plain
+        x = convolved(images, (self.weights[0] / 255, *self.weights[1:]), self.biases, dtype)
+        return x.reshape(x.shape[0], -1)
+
+
+def blockwise() -> bool:
+    """Whether features are in blocks of four pixels, which is fast on a GPU."""
+    return jax.default_backend() != "cpu"
 
 
 def plain(images: Shaped[Array, "b h w c"], weights: Weights, biases: Biases, dtype: Any) -> Float[Array, "b i j o"]:
@@ -34,22 +63,22 @@ def plain(images: Shaped[Array, "b h w c"], weights: Weights, biases: Biases, dt
 
 
 def folded(images: Shaped[Array, "b h w c"], weights: Weights, biases: Biases, dtype: Any) -> Float[Array, "b i j o"]:
-    """The same numbers, up to rounding, from blocks."""
+    """The same as `plain` up to rounding, from blocks."""
     height, width = (side_after(n) for n in images.shape[1:3])
     return jax.vmap(lambda x: to_pixels(x, 2))(in_blocks(images, weights, biases, dtype))[:, :height, :width]
 
 
 def side_after(n: int) -> int:
-    """Pixels a side that are left of n after all layers."""
+    """Pixels a side after all layers, from n."""
     return (n - KERNEL) // 2 + 1 - (KERNEL - 1) * (len(STRIDES) - 1)
 
 
 def in_blocks(
     images: Shaped[Array, "b h w c"], weights: Weights, biases: Biases, dtype: Any
 ) -> Float[Array, "b i j n"]:
-    """The same, the pixels of each block as channels; those beyond the edge are of no use to anybody."""
+    """The same with the pixels of each block as channels; values beyond the edge are meaningless."""
     sides = [(n - KERNEL) // 2 + 1 for n in images.shape[1:3]]  # after the first layer, in pixels
-    room = [4 * (-(-n // 2) + 1) for n in sides]  # a block after it is of 4 x 4 pixels before it, and reads one beyond
+    room = [4 * (-(-n // 2) + 1) for n in sides]  # a block after it covers 4 x 4 pixels before it, and reads one more
     more = [(0, n - m) for n, m in zip(room, images.shape[1:3], strict=True)]
     x = jax.vmap(lambda image: to_cells(image, 4))(jnp.pad(images, ((0, 0), *more, (0, 0)))).astype(dtype)
     for weight, bias, stride in zip(weights, biases, STRIDES, strict=True):
@@ -58,17 +87,14 @@ def in_blocks(
 
 
 def reads_blocks(weight: Float[Array, "n o"], height: int, width: int) -> Float[Array, "m o"]:
-    """The weights of a dense layer on pixels, for one on blocks: in their order, and zeros for those beyond the edge.
-
-    So the pixels need not be put in order and cut for each image; the weights are few.
-    """
+    """The weights of a dense layer on pixels, reordered for `in_blocks`: cheaper than reordering every image."""
     whole = weight.reshape(height, width, -1, weight.shape[-1])
     even = jnp.pad(whole, ((0, height % 2), (0, width % 2), (0, 0), (0, 0)))
     return even.reshape(even.shape[0] // 2, 2, -1, 2, *even.shape[2:]).swapaxes(1, 2).reshape(-1, weight.shape[-1])
 
 
 def for_blocks(weight: Float[Array, "k k i o"], stride: int) -> Float[Array, "2 2 m n"]:
-    """The kernel from blocks of 2 stride pixels a side to blocks of two, whose pixel (u, v) begins at stride (u, v)."""
+    """The kernel from blocks of 2 * stride pixels a side to blocks of 2; pixel (u, v) reads from stride * (u, v)."""
     side, (*_, i, o) = 2 * stride, weight.shape
     room = 2 * side - KERNEL
     around = lambda u: (stride * u, room - stride * u)  # noqa: E731
@@ -79,9 +105,9 @@ def for_blocks(weight: Float[Array, "k k i o"], stride: int) -> Float[Array, "2 
 
 @jax.custom_vjp
 def relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """max(x, 0), whose slope is read off what comes out: then nobody needs x, and it can be part of the convolution.
+    """max(x, 0) whose gradient needs the output alone, so that XLA fuses it into the convolution.
 
-    The barrier keeps it so: to a compiler max(x, 0) > 0 is x > 0, and x is needed after all.
+    The barrier keeps it so: XLA would replace max(x, 0) > 0 by x > 0, and then store x.
     """
     return jnp.maximum(x, 0)
 
@@ -101,12 +127,12 @@ def _convolved(x: Array, weight: Array, dtype: Any, stride: int = 1) -> Array:
 
 
 def scatter_blocks(x: Float[Array, "b h w i"], weight: Float[Array, "k k i o"]) -> Float[Array, "b p q o"]:
-    """A transposed convolution of stride 2 without padding, as a plain one whose four answers at a place are pixels.
+    """A transposed convolution of stride 2 without padding, as a plain one that computes four pixels at each place.
 
-        out[2q + p] = sum_j f[p + 2j] x[q - j],    f the kernel turned over,    x = 0 beyond the edges
+        out[2q + p] = sum_j f[p + 2j] x[q - j],    f the flipped kernel,    x = 0 beyond the edges
 
-    along each axis. As it is written, with zeros between the pixels, most products are with zeros. Of a single pixel
-    it is a product of matrices.
+    along each axis. The textbook form, with zeros between the pixels, mostly multiplies zeros. A single pixel needs
+    only a matmul.
     """
     (k, _, i, o), (_, height, width, _) = weight.shape, x.shape
     turned = weight[::-1, ::-1]
@@ -115,45 +141,49 @@ def scatter_blocks(x: Float[Array, "b h w i"], weight: Float[Array, "k k i o"]) 
     taps = -(-k // 2)
     even = jnp.pad(turned, ((0, k % 2), (0, k % 2), (0, 0), (0, 0))).reshape(taps, 2, taps, 2, i, o)
     kernel = even[::-1, :, ::-1].transpose(0, 2, 4, 1, 3, 5).reshape(taps, taps, i, 4 * o)
-    # Answers of zeros that are cut off again: else cuDNN adds them, in kernels of its own on every call.
+    # Padding to a multiple of 8 channels here avoids extra padding kernels of cuDNN on every call.
     kernel = jnp.pad(kernel, ((0, 0), (0, 0), (0, 0), (0, -4 * o % EVEN)))
     made = dilate(x, kernel)[..., : 4 * o]
     return jax.vmap(lambda image: to_pixels(image, 2))(made)[:, : 2 * height - 2 + k, : 2 * width - 2 + k]
 
 
+def upconv3x3(layer: eqx.nn.ConvTranspose2d, x: Float[Array, "h w c"]) -> Float[Array, "i j o"]:
+    """A transposed convolution 3x3 with stride 2 and padding 1 of one image, channels last."""
+    (height, width, _), more = x.shape, layer.output_padding
+    full = scatter_blocks(x[None], layer.weight.transpose(2, 3, 1, 0))[0]
+    return full[1 : 2 * height + more[0], 1 : 2 * width + more[1]] + layer.bias.reshape(-1)  # type: ignore[union-attr]
+
+
 @jax.custom_jvp
 def dilate(x: Float[Array, "b h w i"], kernel: Float[Array, "t t i o"]) -> Float[Array, "b p q o"]:
-    """A convolution of stride 1 with t - 1 zeros around x, whose slope by the kernel is one of x with them written out.
+    """A convolution of stride 1 with t - 1 zeros around x, with a kernel gradient that pads x explicitly.
 
-    XLA takes the slope of a padded convolution's kernel for a convolution forward whose kernel is the whole image, and
-    that lasts ten to thirty times as long (Dreamer's layers on a CPU). Without padding it is known for what it is. The
-    slope by x stays as it was: on an H200 it takes twice as long where the zeros are written out.
-
-    The rule is one of tangents, and not of slopes: under a vmap over images it is one convolution of all of them, where
-    a `custom_vjp` would make a slope of the kernel for each image and add them up.
+    XLA compiles the kernel gradient of a padded convolution as a convolution whose kernel is the whole image, which is
+    10 to 30 times slower (Dreamer's layers on a CPU). The gradient by x keeps the implicit padding: explicit zeros take
+    twice as long on an H200. A JVP rule, because under a vmap over images it stays one convolution; a `custom_vjp`
+    would compute a kernel gradient for each image and add them up.
     """
     room = ((kernel.shape[0] - 1, kernel.shape[0] - 1),) * 2
     return jax.lax.conv_general_dilated(x, kernel, (1, 1), room, dimension_numbers=CHANNELS_LAST)
 
 
-def _amid_zeros_tangent(given: tuple[Array, Array], moved: tuple[Any, Any]) -> tuple[Array, Array]:
+def _dilate_jvp(given: tuple[Array, Array], moved: tuple[Any, Any]) -> tuple[Array, Array]:
     (x, kernel), (by_x, by_kernel), zero = given, moved, jax.custom_derivatives.SymbolicZero
     room, parts = (kernel.shape[0] - 1,) * 2, []
     if not isinstance(by_x, zero):
         parts.append(dilate(by_x, kernel))
     if not isinstance(by_kernel, zero):
-        # Behind a barrier, so that no compiler makes padding of the zeros again.
+        # The barrier keeps XLA from turning the zeros into padding again.
         wide = jax.lax.optimization_barrier(jnp.pad(x, ((0, 0), room, room, (0, 0))))
         parts.append(_convolved(wide, by_kernel, by_kernel.dtype))
     return dilate(x, kernel), sum(parts[1:], parts[0])
 
 
-dilate.defjvp(_amid_zeros_tangent, symbolic_zeros=True)  # what does not move costs nothing
-
+dilate.defjvp(_dilate_jvp, symbolic_zeros=True)
 
 DOWN = ((4, 1), (4, 2), (4, 4), (4, 8))  # (kernel, channels in units of `depth`) of the convolutions
 UP = ((5, 4), (5, 2), (6, 1), (6, 0))  # of the transposed ones, 1 -> 5 -> 13 -> 30 -> 64; the last: those of the image
-FEW = 8  # channels: products over fewer leave most of a GPU idle
+FEW = 8  # channels: matmuls over fewer leave most of a GPU idle
 
 
 class Filters(eqx.Module):
@@ -185,29 +215,23 @@ def filters(sizes: tuple[tuple[int, int], ...], first: int, key: Key[Array, ""])
     return tuple(made)
 
 
-def glorot(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """Uniform within sqrt(6 / (fan in + fan out)), as the layers of Dreamer v1 start; the last two axes are in, out."""
-    bound = math.sqrt(6 / (math.prod(shape[:-2]) * (shape[-2] + shape[-1])))
-    return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
-
-
 @jax.custom_vjp
 def with_bias(x: Float[Array, "b h w o"], bias: Float[Array, " o"]) -> Float[Array, "b h w o"]:
-    """x + bias, for few channels: the slope of the bias is summed over rows of w * o numbers, and then within the row.
+    """x + bias for few channels: the gradient of the bias is summed over rows of w * o floats, then within the row.
 
     Sums down o columns leave a GPU idle: 0.94 ms for 2,550 images of 64 x 64 x 3 on an H200.
     """
     return x + bias.astype(x.dtype)
 
 
-def _slopes_with_bias(bias: Float[Array, " o"], grad: Float[Array, "b h w o"]) -> tuple[Array, Array]:
+def _bias_gradient(bias: Float[Array, " o"], grad: Float[Array, "b h w o"]) -> tuple[Array, Array]:
     width, o = grad.shape[2:]
-    row = grad.reshape(-1, width * o).sum(0, dtype=bias.dtype)  # in float32, whatever the products are in
-    row = jax.lax.optimization_barrier(row)  # else the compiler makes one sum of the two
+    row = grad.reshape(-1, width * o).sum(0, dtype=bias.dtype)  # in float32
+    row = jax.lax.optimization_barrier(row)  # or XLA merges the two sums
     return grad, row.reshape(width, o).sum(0)
 
 
-with_bias.defvjp(lambda x, bias: (with_bias(x, bias), bias), _slopes_with_bias)
+with_bias.defvjp(lambda x, bias: (with_bias(x, bias), bias), _bias_gradient)
 
 
 def from_cells(x: Float[Array, "b h w i"], weight: Float[Array, "k k i o"]) -> Float[Array, "b p q o"]:
@@ -215,7 +239,7 @@ def from_cells(x: Float[Array, "b h w i"], weight: Float[Array, "k k i o"]) -> F
     k, _, i, o = weight.shape
     cells = jax.vmap(lambda image: to_cells(image, 2))(x)
     kernel = weight.reshape(k // 2, 2, k // 2, 2, i, o).swapaxes(1, 2).reshape(k // 2, k // 2, 4 * i, o)
-    none, more = (0, 0), (0, -4 * i % EVEN)  # channels of zeros, as the fast products need
+    none, more = (0, 0), (0, -4 * i % EVEN)  # channels of zeros, for fast matmuls
     cells, kernel = jnp.pad(cells, (none, none, none, more)), jnp.pad(kernel, (none, none, more, none))
     made = jax.lax.conv_general_dilated(cells, kernel, (1, 1), "VALID", dimension_numbers=CHANNELS_LAST)
     height, width = ((n - k) // 2 + 1 for n in x.shape[1:3])

@@ -1,11 +1,11 @@
-"""A loop over time whose parts get their slopes after it.
+"""A scan over time that computes weight gradients after the loop, and dense layers padded for fast matmuls.
 
-Left to itself, differentiation makes the slope of every layer's weights in each step, a product too small for a GPU,
-and adds it to that of the steps before. But the slope by the weights w of a part f is a sum over steps,
+Plain differentiation computes the gradient of every layer's weights in each step, a matmul too small for a GPU, and
+adds it up. But the gradient of the weights w of a part f is a sum over steps,
 
-    dL/dw = sum_t g_t df(x_t; w)/dw,    x_t what came into the part, g_t the slope by what came out of it,
+    dL/dw = sum_t g_t df(x_t; w)/dw,    x_t the inputs of the part, g_t the gradient of its outputs,
 
-and once all x_t and g_t are there it is made for all steps at once.
+which is one matmul over all steps once all x_t and g_t are known.
 """
 
 import functools
@@ -18,30 +18,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from made.core import trees
-from made.nets.layers import EVEN
+from made.nets.layers import EVEN, Dense
 
 
 def padded_size(dtype: Any) -> int:
-    """What sides are to be multiples of."""
+    """The number that the sides of a matmul should be multiples of."""
     return EVEN if jax.default_backend() != "cpu" and jnp.dtype(dtype) == jnp.bfloat16 else 1
 
 
-class Dense(eqx.Module):
-    """x W + b, computed in a given dtype."""
-
-    weight: Float[Array, "i o"]
-    bias: Float[Array, " o"]
-
-    def __call__(self, x: Float[Array, "*b i"], dtype: Any) -> Float[Array, "*b o"]:
-        return (x.astype(dtype) @ self.weight.astype(dtype)).astype(jnp.float32) + self.bias
-
-    def split(self, at: int) -> tuple["Dense", "Dense"]:
-        """Two layers whose sum is this one of (x[:at], x[at:]): what does not wait for the other can go first."""
-        return Dense(self.weight[:at], jnp.zeros_like(self.bias)), Dense(self.weight[at:], self.bias)
-
-
 class PaddedDense(eqx.Module):
-    """A layer with its weights in the type that products are computed in, zeros added to fill up their sides."""
+    """A dense layer with its weights cast once and padded with zeros, for use within a loop."""
 
     weight: Float[Array, "i+ o+"]
     bias: Float[Array, " o"]
@@ -52,20 +38,20 @@ class PaddedDense(eqx.Module):
         return cls(pad_axis(pad_axis(layer.weight.astype(dtype), dtype, 0), dtype, 1), layer.bias)
 
     def __call__(self, x: Float[Array, "*b i"], dtype: Any = None) -> Float[Array, "*b o"]:
-        """x W + b; `dtype` is known already."""
+        """x W + b; the weights have their dtype already."""
         del dtype
         x = pad_axis(x.astype(self.weight.dtype), self.weight.dtype, x.ndim - 1)
         return (x @ self.weight).astype(jnp.float32)[..., : self.bias.size] + self.bias
 
 
 def padded_dense(tree: PyTree, dtype: Any) -> Any:
-    """Every layer within as a `PaddedDense` one."""
+    """The tree with every `Dense` as a `PaddedDense`."""
     is_layer = lambda x: isinstance(x, Dense)  # noqa: E731
     return jax.tree.map(lambda x: PaddedDense.of(x, dtype) if is_layer(x) else x, tree, is_leaf=is_layer)
 
 
 def pad_axis(tree: PyTree, dtype: Any, axis: int) -> Any:
-    """Arrays with zeros after their last rows along an axis, up to the next multiple."""
+    """Arrays padded with zeros along an axis, up to the next multiple of `padded_size`."""
     side = padded_size(dtype)
 
     def fill(x: Array) -> Array:
@@ -82,17 +68,17 @@ Parts = Sequence[Callable]  # pytrees that are called with arrays
 def scan_deferred_grad(
     step: Callable, at_a_time: int, parts: Parts, fixed: PyTree, start: PyTree, given: PyTree
 ) -> Any:
-    """`jax.lax.scan` of step(parts, fixed, carry, x) -> (carry, out), `at_a_time` steps in a pass.
+    """`jax.lax.scan` of step(parts, fixed, carry, x) -> (carry, out), unrolled `at_a_time` steps.
 
-    A step calls each part once. What is `fixed` gets no slope, and a step depends on nothing else that has one.
+    A step calls each part exactly once. `fixed` gets no gradient, and a step must close over nothing that needs one.
     """
     return jax.lax.scan(functools.partial(step, parts, fixed), start, given, unroll=at_a_time)
 
 
-def _there(
+def _forward(
     step: Callable, at_a_time: int, parts: Parts, fixed: PyTree, start: PyTree, given: PyTree
 ) -> tuple[Any, tuple[Callable, list[Any], Parts]]:
-    """What the loop gives, and what the way back needs. A zero is added to what each part gives: slopes are by that."""
+    """The forward pass. Zeros are added to the outputs of each part, so that their cotangents can be read."""
     fixed, steps = jax.lax.stop_gradient(fixed), jax.tree.leaves(given)[0].shape[0]
 
     def tapped(carry: PyTree, x: tuple[PyTree, Any]) -> tuple[PyTree, Any]:
@@ -106,7 +92,7 @@ def _there(
         calls = [0] * len(parts)
         carry, out = step([functools.partial(call, i) for i in range(len(parts))], fixed, carry, x[0])
         if calls != [1] * len(parts):
-            raise ValueError(f"A step of looped calls each of its parts once, and this one {calls} times.")
+            raise ValueError(f"A step of scan_deferred_grad calls each part once, but this one makes {calls} calls.")
         return carry, (out, seen, gave)
 
     shapes = jax.eval_shape(lambda: tapped(start, (jax.tree.map(lambda x: x[0], given), None))[1][2])
@@ -120,12 +106,14 @@ def _there(
     return answer, (back, seen, parts)
 
 
-def _back(step: Callable, at_a_time: int, kept: tuple[Callable, list[Any], Parts], slopes: PyTree) -> tuple[Any, ...]:
+def _backward(
+    step: Callable, at_a_time: int, kept: tuple[Callable, list[Any], Parts], grads: PyTree
+) -> tuple[Any, ...]:
     back, seen, parts = kept
-    by_start, by_given, by_taps = back(slopes)
+    by_start, by_given, by_taps = back(grads)
 
     def of(part: Callable, inputs: tuple[Array, ...], grad: PyTree) -> PyTree:
-        over = jax.vmap if all(map(_is_same_in_lanes, jax.tree.leaves(inputs))) else _one_by_one
+        over = jax.vmap if all(map(_same_under_vmap, jax.tree.leaves(inputs))) else _one_by_one
         inputs = jax.tree.map(_again, inputs)
         return jax.vjp(lambda part: over(lambda x: part(*x))(inputs), part)[1](grad)[0]
 
@@ -133,16 +121,16 @@ def _back(step: Callable, at_a_time: int, kept: tuple[Callable, list[Any], Parts
     return type(parts)(by_parts), None, by_start, by_given  # type: ignore[call-arg]
 
 
-scan_deferred_grad.defvjp(_there, _back)
+scan_deferred_grad.defvjp(_forward, _backward)
 
 
 def _again(x: Array) -> Array:
-    """A key that is used a second time to make the same draws anew; all else as it is."""
+    """A copy of a key, which is used a second time for the same samples; anything else as it is."""
     return jax.random.clone(x) if trees.is_key(x) else x
 
 
-def _is_same_in_lanes(x: Array) -> bool:
-    """Whether what is drawn from a key is the same side by side with others; of the kinds of keys, with threefry."""
+def _same_under_vmap(x: Array) -> bool:
+    """Whether a vmap leaves the samples of a key unchanged: only with threefry keys."""
     return not trees.is_key(x) or str(jax.random.key_impl(x)) == "threefry2x32"
 
 

@@ -1,4 +1,4 @@
-"""How the network of a bonus or of a density learns from the batch it is handed."""
+"""Optimizer steps: of agents (`descend`), and whole updates of the networks of bonuses and densities (`Fit`)."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,38 +11,47 @@ import optax
 from jaxtyping import Array, Float, Key, PyTree
 
 from made.core import Metrics
-from made.core.config import ABOVE_ZERO, POSITIVE, check_numbers
+from made.core.config import ABOVE_ZERO, COUNT, COUNT_OR_NONE, POSITIVE, check_numbers
 
 Loss = Callable[[PyTree, PyTree, Key[Array, ""]], tuple[Float[Array, ""], Metrics]]
 
 
+def linear_decay(rate: float, k: Array, steps: float) -> Float[Array, ""]:
+    """A learning rate that falls linearly to 0 within that many updates; 0 keeps it constant."""
+    return rate * jnp.where(steps > 0, jnp.maximum(1 - k / jnp.maximum(steps, 1), 0), 1)
+
+
+def descend(
+    optimizer: optax.GradientTransformation, params: PyTree, gradient: PyTree, state: PyTree
+) -> tuple[PyTree, PyTree]:
+    """(parameters, state of the optimizer) after one step."""
+    change, state = optimizer.update(gradient, state, params)
+    return optax.apply_updates(params, change), state
+
+
 class FitState(NamedTuple):
-    """Parameters and the state of their optimiser."""
+    """Parameters and the state of their optimizer."""
 
     params: PyTree
     optimiser: PyTree
 
 
 class Fit(eqx.Module):
-    """Adam, `steps` steps an update, each on `batch` items drawn from those given; on all of them where batch is 0.
+    """Adam, `steps` steps an update, each on `batch` sampled items; batch=0 uses all of them.
 
-    A learner that replays the past may work in proportion to what came in (`after`); `steps` is then the most.
-
+    `after` makes the number of steps proportional to the new items; `steps` is then the maximum.
     A loss is a function (params, items, key) -> (scalar, metrics) of items with one leading axis.
     """
 
     learning_rate: float = 1e-4
-    clip: float = 40.0  # the largest norm of a gradient
+    clip: float = 40.0  # of the gradient's global norm
     epsilon: float = 1e-8
     steps: int = eqx.field(static=True, default=1)
     batch: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
         check_numbers(self, {POSITIVE: ("learning_rate", "epsilon"), ABOVE_ZERO: ("clip",)})
-        if self.steps < 1 or self.batch < 0:
-            raise ValueError(
-                f"Fit takes steps >= 1 and batch >= 0 (0 for all), got steps={self.steps}, batch={self.batch}."
-            )
+        check_numbers(self, {COUNT: ("steps",), COUNT_OR_NONE: ("batch",)})
 
     def after(self, n: int, fresh: int) -> "Fit":
         """The same with one step for each fresh * batch of n new items, from 1 to `steps`; all where fresh is 0.
@@ -54,12 +63,12 @@ class Fit(eqx.Module):
             return self
         return dataclasses.replace(self, steps=min(max(n // (fresh * self.batch), 1), self.steps))
 
-    def _optimiser(self) -> optax.GradientTransformation:
+    def _optimizer(self) -> optax.GradientTransformation:
         return optax.chain(optax.clip_by_global_norm(self.clip), optax.adam(self.learning_rate, eps=self.epsilon))
 
     def init(self, params: PyTree) -> FitState:
         """Parameters before any step."""
-        return FitState(params, self._optimiser().init(params))
+        return FitState(params, self._optimizer().init(params))
 
     def fit(self, loss: Loss, learned: FitState, items: PyTree, key: Key[Array, ""]) -> tuple[FitState, Metrics]:
         """The steps of one update; the metrics are those of the last step."""
@@ -72,14 +81,14 @@ class Fit(eqx.Module):
     def fit_sampled(
         self, loss: Loss, learned: FitState, draw: Callable[[Key[Array, ""]], PyTree], key: Key[Array, ""]
     ) -> tuple[FitState, Metrics]:
-        """The same, with the items of each step drawn by a function of a key: from a window of the past, say."""
-        optimiser, slope = self._optimiser(), jax.value_and_grad(loss, has_aux=True)
+        """The same with the items of each step from a function of a key, such as samples of a replay window."""
+        optimizer, gradient_of = self._optimizer(), jax.value_and_grad(loss, has_aux=True)
 
         def step(learned: FitState, key) -> tuple[FitState, Metrics]:
             k_draw, k_loss = jax.random.split(key)
-            (value, metrics), gradient = slope(learned.params, draw(k_draw), k_loss)
-            change, state = optimiser.update(gradient, learned.optimiser, learned.params)
-            return FitState(optax.apply_updates(learned.params, change), state), {"loss": value, **metrics}
+            (value, metrics), gradient = gradient_of(learned.params, draw(k_draw), k_loss)
+            learned = FitState(*descend(optimizer, learned.params, gradient, learned.optimiser))
+            return learned, {"loss": value, **metrics}
 
         if self.steps == 1:
             return step(learned, key)

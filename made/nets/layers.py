@@ -1,9 +1,6 @@
-"""Networks whose every leaf is an array, so that any state may ride in scan, vmap, where and a checkpoint.
+"""Network layers whose every leaf is an array, so that states work with scan, vmap, where and checkpoints."""
 
-Equinox's own MLP keeps its activation as a leaf; here activations are static.
-"""
-
-import math
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,26 +12,23 @@ from jaxtyping import Array, Float, Key, PyTree, Shaped
 from made.core import Space
 
 Activation = Callable[[Array], Array]
-EVEN = 8  # what a GPU wants the sides of products and the numbers of channels to be multiples of
-CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")  # of images, kernels and answers: the order that GPUs are fast in
-SMALL = 16  # cells a side up to which an image is convolved by a product of matrices
+glorot = jax.nn.initializers.glorot_uniform()
+EVEN = 8  # matmuls of a GPU are fast where their sides and channels are multiples of this
+CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")  # of images, kernels and outputs: the fast order on GPUs
+SMALL = 16  # pixels a side up to which an image is convolved by a matmul
 
 
-def orthogonal(layer: eqx.Module, scale: float, key: Key[Array, ""]) -> eqx.Module:
-    """The same layer with an orthogonal weight of that scale and no bias, as the on-policy baselines start."""
-    weight: Array = layer.weight  # type: ignore[attr-defined]
-    drawn = scale * orthonormal(key, (weight.shape[0], math.prod(weight.shape[1:])))
-    layer = eqx.tree_at(lambda m: m.weight, layer, drawn.reshape(weight.shape).astype(weight.dtype))
-    bias = getattr(layer, "bias", None)
-    return layer if bias is None else eqx.tree_at(lambda m: m.bias, layer, jnp.zeros_like(bias))
+def check_precision(layout: Any) -> None:
+    """Raise ValueError unless the field `precision` names a type that products can be computed in."""
+    if layout.precision not in ("float32", "bfloat16"):
+        raise ValueError(f"Layout takes precision='float32' or 'bfloat16', got {layout.precision!r}.")
 
 
 def orthonormal(key: Key[Array, ""], shape: tuple[int, int], steps: int = 40) -> Float[Array, "i o"]:
-    """A matrix with orthonormal columns (or rows, if it is wide), all alike likely.
+    """A uniformly random matrix with orthonormal columns, or rows if it is wide.
 
-    The orthogonal factor of the polar decomposition of a Gaussian matrix, by Newton's iteration X <- X (3 - X^T X) / 2:
-    products only. A QR decomposition calls LAPACK, and such calls within a program of many lanes can lock up XLA's
-    threads on a CPU of two cores.
+    The orthogonal factor of the polar decomposition of a Gaussian matrix, by Newton's iteration X <- X (3 - X^T X) / 2.
+    The initializer of jax calls LAPACK's QR, which can deadlock XLA's threads in vectorized programs on two cores.
     """
     tall = jax.random.normal(key, (max(shape), min(shape)))
     tall /= jnp.sqrt(shape[0]) + jnp.sqrt(shape[1])  # no singular value is much above 1 then
@@ -42,68 +36,123 @@ def orthonormal(key: Key[Array, ""], shape: tuple[int, int], steps: int = 40) ->
     return tall if shape[0] >= shape[1] else tall.T
 
 
+class Dense(eqx.Module):
+    """x W + b. With a dtype, the product is computed in it and the result is float32."""
+
+    weight: Float[Array, "i o"]
+    bias: Float[Array, " o"]
+
+    def __call__(self, x: Float[Array, "*b i"], dtype: Any = None) -> Float[Array, "*b o"]:
+        if dtype is None:
+            return x @ self.weight + self.bias
+        return (x.astype(dtype) @ self.weight.astype(dtype)).astype(jnp.float32) + self.bias
+
+    def split(self, at: int) -> tuple["Dense", "Dense"]:
+        """Two layers whose sum is this one of (x[:at], x[at:]), so that each half can run at another time."""
+        return Dense(self.weight[:at], jnp.zeros_like(self.bias)), Dense(self.weight[at:], self.bias)
+
+
+def orthogonal_dense(inputs: int, outputs: int, key: Key[Array, ""], gain: float = 1.0) -> Dense:
+    """Orthogonal weights times a gain, no bias."""
+    return Dense(gain * orthonormal(key, (inputs, outputs)), jnp.zeros(outputs))
+
+
+def glorot_dense(inputs: int, outputs: int, key: Key[Array, ""]) -> Dense:
+    """Glorot uniform weights, no bias."""
+    return Dense(glorot(key, (inputs, outputs)), jnp.zeros(outputs))
+
+
+@jax.custom_vjp
+def rounded_product(x: Float[Array, "b i"], weight: Float[Array, "i o"]) -> Float[Array, "b o"]:
+    """x W in the dtype of x with a float32 result; the backward pass rounds its cotangent to the dtype of x as well.
+
+    Plain differentiation would multiply a float32 cotangent by rounded factors: as slow as float32, and no more exact.
+    """
+    return jnp.matmul(x, weight.astype(x.dtype), preferred_element_type=jnp.float32)
+
+
+def _rounded_forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
+    return rounded_product(x, weight), (x, weight)
+
+
+def _rounded_backward(factors: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+    x, weight = factors
+    grad = grad.astype(x.dtype)
+    return grad @ weight.astype(x.dtype).T, jnp.matmul(x.T, grad, preferred_element_type=jnp.float32)
+
+
+rounded_product.defvjp(_rounded_forward, _rounded_backward)
+
+
+class Linear(eqx.nn.Linear):
+    """Equinox's layer for rows: x W^T + b keeps one item a row in a batch, where W x would transpose it twice."""
+
+    def __init__(self, inputs: int, outputs: int, key: Key[Array, ""]):
+        super().__init__(inputs, outputs, key=key)
+
+    def __call__(self, x: Float[Array, "*b i"], dtype: Any = None) -> Float[Array, "*b o"]:  # type: ignore[override]
+        del dtype
+        return x @ self.weight.T + self.bias  # type: ignore[operator]
+
+
+def orthogonal_linear(inputs: int, outputs: int, key: Key[Array, ""]) -> Linear:
+    """Orthogonal weights, no bias."""
+    parts = orthonormal(key, (outputs, inputs)), jnp.zeros(outputs)
+    return eqx.tree_at(lambda layer: (layer.weight, layer.bias), Linear(inputs, outputs, key), parts)
+
+
 class MLP(eqx.Module):
-    """Linear layers with an activation between them."""
+    """Dense layers with an activation between them; `layer` makes one from (inputs, outputs, key)."""
 
-    layers: tuple[eqx.nn.Linear, ...]
-    activation: Activation = eqx.field(static=True)
-
-    def __init__(self, sizes: Sequence[int], *, key: Key[Array, ""], activation: Activation = jax.nn.relu):
-        if len(sizes) < 2 or min(sizes) < 1:
-            raise ValueError(f"MLP needs an input and an output size, all positive, got {tuple(sizes)}.")
-        keys = jax.random.split(key, len(sizes) - 1)
-        self.layers = tuple(eqx.nn.Linear(i, o, key=k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False))
-        self.activation = activation
-
-    def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
-        for layer in self.layers[:-1]:
-            x = self.activation(affine(layer, x))
-        return affine(self.layers[-1], x)
-
-
-def affine(layer: eqx.nn.Linear, x: Float[Array, " i"]) -> Float[Array, " o"]:
-    """x W^T + b, with x on the left: over a batch that keeps one item a row, where W x would turn it over and back."""
-    return x @ layer.weight.T + layer.bias  # type: ignore[operator]
-
-
-class ConvNet(eqx.Module):
-    """Convolutions with an activation after each, flattened. Channels last in, as images come."""
-
-    layers: tuple[eqx.nn.Conv2d, ...]
+    layers: tuple[Any, ...]
     activation: Activation = eqx.field(static=True)
 
     def __init__(
         self,
-        channels: Sequence[int],
+        sizes: Sequence[int],
         *,
         key: Key[Array, ""],
-        kernel: int = 3,
-        strides: Sequence[int] | None = None,
-        padding: int = 0,
         activation: Activation = jax.nn.relu,
+        layer: Callable[[int, int, Key[Array, ""]], Any] = Linear,
     ):
-        strides = strides or [1] * (len(channels) - 1)
+        if len(sizes) < 2 or min(sizes) < 1:
+            raise ValueError(f"MLP needs an input and an output size, all positive, got {tuple(sizes)}.")
+        keys = jax.random.split(key, len(sizes) - 1)
+        self.layers = tuple(layer(i, o, k) for (i, o), k in zip(itertools.pairwise(sizes), keys, strict=True))
+        self.activation = activation
+
+    def __call__(self, x: Float[Array, "*b i"], dtype: Any = None) -> Float[Array, "*b o"]:
+        for layer in self.layers[:-1]:
+            x = self.activation(layer(x, dtype))
+        return self.layers[-1](x, dtype)
+
+
+class ConvNet(eqx.Module):
+    """Convolutions 3x3 with a ReLU after each, flattened. Channels last in, as images come."""
+
+    layers: tuple[eqx.nn.Conv2d, ...]
+
+    def __init__(self, channels: Sequence[int], strides: Sequence[int], *, key: Key[Array, ""], padding: int = 0):
         if len(strides) != len(channels) - 1:
             raise ValueError(f"{len(channels) - 1} convolutions need as many strides, got {list(strides)}.")
         keys = jax.random.split(key, len(strides))
         self.layers = tuple(
-            eqx.nn.Conv2d(i, o, kernel, stride, padding, key=k)
-            for i, o, stride, k in zip(channels, channels[1:], strides, keys, strict=False)
+            eqx.nn.Conv2d(i, o, 3, stride, padding, key=k)
+            for (i, o), stride, k in zip(itertools.pairwise(channels), strides, keys, strict=True)
         )
-        self.activation = activation
 
     def __call__(self, image: Float[Array, "h w c"]) -> Float[Array, " o"]:
         x = image
         for layer in self.layers:
-            x = self.activation(convolve(layer, x))
+            x = jax.nn.relu(convolve(layer, x))
         return x.reshape(-1)
 
 
 def convolve(layer: eqx.nn.Conv2d, x: Float[Array, "h w c"], products: bool = False) -> Float[Array, "i j o"]:
-    """The layer of one image. Small ones go through a product of matrices: every window a row, every filter a column.
+    """The layer applied to one image. Small images, and all with `products`, use a matmul of windows and filters.
 
-    On a CPU XLA's own convolutions are three times slower on 7 x 7 cells, and ten times within a scan. Large images
-    are left to them, because the windows of a 3 x 3 kernel hold nine times the numbers of the image, unless `products`.
+    On a CPU XLA's own convolutions are 3 times slower on 7 x 7 pixels, and 10 times within a scan. For large images
+    the windows of a 3 x 3 kernel would take nine times the memory of the image.
     """
     if max(x.shape[:2]) > SMALL and not products:
         kernel = layer.weight.transpose(2, 3, 1, 0)
@@ -117,13 +166,13 @@ def convolve(layer: eqx.nn.Conv2d, x: Float[Array, "h w c"], products: bool = Fa
 def convolved(
     x: Float[Array, "h w c"], kernel: Float[Array, "k l c o"], stride: Sequence[int], padding: Any
 ) -> Float[Array, "i j o"]:
-    """The compiler's own convolution of one image, channels last throughout: the layout that GPUs are fast in."""
+    """XLA's own convolution of one image, channels last."""
     return jax.lax.conv_general_dilated(x[None], kernel, stride, padding, dimension_numbers=CHANNELS_LAST)[0]
 
 
 def windows(x: Float[Array, "h w c"], kernel: Sequence[int], stride: Sequence[int]) -> Float[Array, "i j n"]:
-    """What a kernel sees at each of its places: columns of rows of channels."""
-    if x.shape[:2] == tuple(kernel):  # the whole image at the one place there is: its slope needs no padding
+    """The inputs of a kernel at each of its positions: columns of rows of channels."""
+    if x.shape[:2] == tuple(kernel):  # one position: the gradient needs no padding
         return jnp.swapaxes(x, 0, 1).reshape(1, 1, -1)
     for axis, (k, by) in enumerate(zip(kernel, stride, strict=True)):
         reach = (x.shape[axis] - k) // by * by + 1
@@ -140,20 +189,19 @@ def to_cells(image: Shaped[Array, "h w c"], side: int) -> Shaped[Array, "i j n"]
 
 
 def to_pixels(x: Shaped[Array, "i j n"], side: int) -> Shaped[Array, "h w c"]:
-    """The way back: the channels of each cell laid out as side x side pixels."""
+    """The inverse: the channels of each cell as side x side pixels."""
     height, width, _ = x.shape
     return x.reshape(height, width, side, side, -1).swapaxes(1, 2).reshape(height * side, width * side, -1)
 
 
 class Encoder(eqx.Module):
-    """Features of an observation: every leaf as a vector, all of them side by side, one dense layer.
+    """Features of an observation: every leaf as a vector, all concatenated, one dense layer.
 
     discrete values -> one-hot; vectors as they are; images [h, w, c] (bytes over their largest value) -> convolutions.
-    A leaf of four values costs four columns of the layer, not a network of its own.
     """
 
     convolutions: tuple[ConvNet | None, ...]
-    dense: eqx.nn.Linear
+    dense: Linear
     spaces: tuple[Space, ...] = eqx.field(static=True)
 
     def __init__(self, spaces: PyTree, width: int, *, key: Key[Array, ""]):
@@ -165,19 +213,19 @@ class Encoder(eqx.Module):
         self.spaces = tuple(leaves)
         blank = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
         inputs = jax.eval_shape(lambda obs: side_by_side(obs, self.spaces, self.convolutions), blank).shape[0]
-        self.dense = eqx.nn.Linear(inputs, width, key=k_dense)
+        self.dense = Linear(inputs, width, k_dense)
 
     def __call__(self, obs: PyTree) -> Float[Array, " features"]:
-        return jax.nn.relu(affine(self.dense, side_by_side(obs, self.spaces, self.convolutions)))
+        return jax.nn.relu(self.dense(side_by_side(obs, self.spaces, self.convolutions)))
 
     @property
     def size(self) -> int:
-        """How many features come out."""
+        """The number of features."""
         return int(self.dense.out_features)
 
 
 def convolutions_for(space: Space, key: Key[Array, ""]) -> ConvNet | None:
-    """Two convolutions for an image; none for what is not one, or so small that there is nothing to slide over."""
+    """Two convolutions for an image of at least 7 pixels a side; None otherwise."""
     image = space.n is None and len(space.shape) == 3 and min(space.shape[:2]) >= 7
     return ConvNet((space.shape[-1], 32, 32), key=key, strides=(2, 1)) if image else None
 
@@ -185,19 +233,14 @@ def convolutions_for(space: Space, key: Key[Array, ""]) -> ConvNet | None:
 def side_by_side(
     obs: PyTree, spaces: tuple[Space, ...], convolutions: tuple[ConvNet | None, ...]
 ) -> Float[Array, " i"]:
-    """Every leaf as a vector, one after the other."""
+    """Every leaf as a vector, concatenated."""
     leaves = zip(jax.tree.leaves(obs), spaces, convolutions, strict=True)
     return jnp.concatenate([as_vector(x, space, net) for x, space, net in leaves])
 
 
-def as_vector(x: Array, space: Space, convolutions: ConvNet | None) -> Float[Array, " i"]:
-    """What a dense layer can take: discrete values as one-hot, bytes over their largest, images by convolutions."""
+def as_vector(x: Array, space: Space, convolutions: ConvNet | None = None) -> Float[Array, " i"]:
+    """A leaf as the input of a dense layer: one-hot, bytes over their largest value, images by convolutions."""
     if space.n is not None:
         return jax.nn.one_hot(x, space.n).reshape(-1)
     x = x / (space.high or 255.0) if x.dtype == jnp.uint8 else x.astype(jnp.float32)
     return x.reshape(-1) if convolutions is None else convolutions(x)
-
-
-def action_vector(action: Array, space: Space) -> Float[Array, " i"]:
-    """One action as a vector: one-hot where it is discrete, its numbers where it is continuous."""
-    return as_vector(action, space, None)

@@ -1,14 +1,14 @@
-"""What a density model sees of a pair (observation, action): numbers for a network, and a likelihood for each leaf.
+"""The observation model of the densities: pairs (observation, action) as network inputs, a likelihood for each leaf.
 
-A leaf is shown to the network as a vector, and the network answers with a vector of the same length:
+The network reads each leaf as a vector and outputs a vector of the same length:
 
-    kind     of what                                     shown as             the answer is
+    kind     leaf                                        input                output
     values   discrete entries and symbolic grids         one-hot              logits: a categorical likelihood
-    bytes    pixels                                      shares of 255        a mean: Gaussian, one learnt scale a leaf
-    numbers  vectors of reals                            standardised         a mean: Gaussian, a learnt scale an entry
+    bytes    pixels                                      divided by 255       a mean: Gaussian, one learned scale a leaf
+    numbers  vectors of reals                            standardized         a mean: Gaussian, a learned scale an entry
 
-Log-likelihoods are summed over entries, never averaged: an average would stand for a Gaussian of variance Dim / 2, for
-which it is best to ignore the latent altogether.
+Log-likelihoods are summed over entries, never averaged: an average amounts to a Gaussian of variance Dim / 2, whose
+optimum ignores the latent.
 """
 
 import math
@@ -21,17 +21,15 @@ from jaxtyping import Array, Float, PyTree
 
 from made.core import ImageSpace, Space, Spec, dict_obs, running_stats
 
-SYMBOLS = (11, 6, 4)  # MiniGrid's objects, colours and states; a view of the full grid adds the agent's four directions
-LARGEST_GRID = (
-    32  # bytes [w, h, channels] up to this size are a symbolic grid unless a `ImageSpace`, larger ones pixels
-)
-LEAST_SCALE = 0.02  # of a Gaussian: what is reproduced exactly must not become infinitely likely
-LARGEST = 1e6  # numbers are cut off here, standardised ones at `FAR`
+SYMBOLS = (11, 6, 4)  # MiniGrid's objects, colors and states; a view of the full grid adds the agent's four directions
+LARGEST_GRID = 32  # bytes [w, h, channels] up to this size are a symbolic grid, unless an `ImageSpace`; else pixels
+LEAST_SCALE = 0.02  # of a Gaussian, so that an exact reconstruction has a finite density
+LARGEST = 1e6  # numbers are clipped here, standardized ones at `FAR`
 FAR = 10.0
 
 
 class Leaf(NamedTuple):
-    """One leaf of (observation, action): how it is kept, shown and scored."""
+    """One leaf of (observation, action): how it is stored, read and scored."""
 
     shape: tuple[int, ...]
     kind: str  # "values", "bytes" or "numbers"
@@ -39,20 +37,20 @@ class Leaf(NamedTuple):
 
     @property
     def dtype(self) -> Any:
-        """The smallest type that keeps it."""
+        """The smallest type that stores it."""
         if self.kind == "numbers":
             return jnp.float32
         return jnp.uint8 if self.kind == "bytes" or max(self.sizes) <= 256 else jnp.int32
 
     @property
     def size(self) -> int:
-        """The length of the vector it is shown as."""
+        """The length of its vector."""
         cells = math.prod(self.shape)
         return cells // len(self.sizes) * sum(self.sizes) if self.kind == "values" else cells
 
     @property
     def scales(self) -> int:
-        """How many scales are learnt for it."""
+        """The number of learned scales."""
         return {"values": 0, "bytes": 1, "numbers": self.size}[self.kind]
 
     def split(self, x: Float[Array, " size"]) -> list[Float[Array, "cells values"]]:
@@ -61,7 +59,7 @@ class Leaf(NamedTuple):
         return jnp.split(cells, np.cumsum(self.sizes)[:-1].tolist(), axis=-1)
 
     def show(self, x: Array, seen: PyTree) -> Float[Array, " size"]:
-        """One item as the network sees it; `seen` are the running moments of "numbers"."""
+        """One item as a network input; `seen` are the running moments of "numbers"."""
         if self.kind == "bytes":
             return x.reshape(-1) / 255.0
         if self.kind == "numbers":
@@ -93,16 +91,16 @@ class ObservationModel(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The length of the vector that a pair is shown as."""
+        """The length of the vector of a pair."""
         return sum(leaf.size for leaf in self.leaves)
 
     def keep(self, obs: PyTree, action: Array) -> tuple[Array, ...]:
-        """The pair as it is stored: bytes where they suffice. Any leading axes."""
+        """The pair as it is stored, with any leading axes."""
         parts = [*jax.tree.leaves(dict_obs.looked_at(obs, self.view)), action]
         return tuple(jnp.asarray(x).astype(leaf.dtype) for x, leaf in zip(parts, self.leaves, strict=True))
 
     def blank(self) -> tuple[Array, ...]:
-        """One stored pair, for a ring."""
+        """One stored pair of zeros, for a ring buffer."""
         return tuple(jnp.zeros(leaf.shape, leaf.dtype) for leaf in self.leaves)
 
     def unseen(self) -> tuple[PyTree, ...]:
@@ -115,11 +113,11 @@ class ObservationModel(NamedTuple):
         return tuple(running_stats.merge(old, x) if old else () for old, x in zip(seen, fresh, strict=True))
 
     def show(self, kept: tuple[Array, ...], seen: tuple[PyTree, ...]) -> Float[Array, " size"]:
-        """One stored pair as the network sees it."""
+        """One stored pair as a network input."""
         return jnp.concatenate([leaf.show(x, s) for leaf, x, s in zip(self.leaves, kept, seen, strict=True)])
 
     def parts(self, x: Float[Array, " size"], sizes: tuple[int, ...] | None = None) -> list[Array]:
-        """A vector cut into the parts of the leaves."""
+        """A vector split into the parts of the leaves."""
         ends = np.cumsum(sizes or [leaf.size for leaf in self.leaves])[:-1]
         return jnp.split(x, ends.tolist())
 

@@ -1,7 +1,7 @@
 """LSTM and GRU over whole unrolls, with resets where episodes begin.
 
-The inputs of all steps are multiplied in one product beforehand, and the gradient of the recurrent weights is one
-product afterwards: only h_t-1 @ W is left to do step by step, which is what the time goes into.
+The inputs of all steps are projected in one matmul before the loop, and the gradient of the recurrent weights is one
+matmul after it, so only h_t-1 @ W runs step by step.
 """
 
 import functools

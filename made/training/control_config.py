@@ -8,9 +8,9 @@ import equinox as eqx
 import jax
 
 from made.agents.dreamer.agent import Dreamer
-from made.agents.dreamer.observation_model import SIDE
+from made.agents.dreamer.network import SIDE
 from made.agents.registry import make_agent
-from made.agents.sac.agent import RAD
+from made.agents.sac import RAD
 from made.bonuses.re3 import RE3
 from made.bonuses.registry import RE3_MEMORY, from_elsewhere, make_bonus
 from made.bonuses.replay_data import needs_new

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from made.agents import IMPALA, ModelPPO, QLearning, ValueIteration
-from made.agents.impala.network import Layout
+from made.agents.policy_net import Layout
 from made.cli import main
 from made.core import trees
 from made.nets.fit import Fit

@@ -9,7 +9,7 @@ from contracts.settings import Walk
 from benchmarks.impala import training_speed
 from benchmarks.impala.time_shares import split
 from made.agents import Uniform
-from made.agents.impala.network import LAYOUTS
+from made.agents.policy_net import LAYOUTS
 from made.bonuses import NoBonus
 from made.core import trees
 from made.training.on_policy import RunConfig

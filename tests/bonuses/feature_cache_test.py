@@ -8,8 +8,8 @@ from contracts.settings import quick
 
 from made.bonuses import RE3, Normalized, make_bonus
 from made.bonuses.densities.vae import AutoEncoder
-from made.bonuses.release.release_rnd import RandomEncoder, ReleasedRND
-from made.bonuses.release.release_vae import ReleasedNetwork
+from made.bonuses.embedding import RandomEncoder
+from made.bonuses.release import ReleasedNetwork, ReleasedRND
 from made.bonuses.replay_data import CachedRE3, CachedRND, FromBatch, LastFrame, encoded, with_feature_cache
 from made.core import ImageSpace, ReplayContext, Space, Spec, Transition
 from made.nets.fit import Fit

@@ -10,15 +10,15 @@ from bonuses.programs import fed, quick, read
 from made.bonuses.densities.recent_counts import HashedRecentCounts, Standardized
 from made.bonuses.densities.vae import VAE
 from made.bonuses.made import MADE
-from made.bonuses.release.release_rnd import (
+from made.bonuses.release import (
     FactorNormalized,
     OrthogonalRND,
     ReleasedRND,
+    ReleasedVAE,
     made_released,
     running_variance,
     update_variance,
 )
-from made.bonuses.release.release_vae import ReleasedVAE
 from made.bonuses.rnd import RND
 from made.core import Space, Spec, Transition
 from made.nets.fit import Fit

@@ -11,8 +11,7 @@ from made import bonuses as b
 from made.agents import Uniform, list_agents
 from made.bonuses import NoBonus, list_bonuses, make_bonus
 from made.bonuses.embedding import InverseDynamicsEmbedding
-from made.bonuses.release.release_rnd import ReleasedRND
-from made.bonuses.release.release_vae import ReleasedVAE
+from made.bonuses.release import ReleasedRND, ReleasedVAE
 from made.core import Bonus, Environment, NoMemory, Space, Spec, Step
 from made.envs.minigrid import Empty, Grid
 from made.envs.tabular import RandomTabular

@@ -12,8 +12,7 @@ import pytest
 from contracts.settings import quick
 
 import made
-from made.agents.sac.agent import RAD
-from made.agents.sac.network import Layout
+from made.agents.sac import RAD, Layout
 from made.cli import build_control, main
 from made.cli import info as listing
 from made.core import Space, Spec, Transition

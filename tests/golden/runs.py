@@ -68,8 +68,8 @@ def lock() -> dict[str, Any]:
 def grid() -> dict[str, Any]:
     """DoorKey with IMPALA (LSTM) and MADE at first visits."""
     from made import MADE, FirstVisit, RunConfig, make
-    from made.agents.impala.agent import IMPALA
-    from made.agents.impala.network import Layout
+    from made.agents.impala import IMPALA
+    from made.agents.policy_net import Layout
 
     agent = IMPALA(Layout(channels=(4, 4), strides=(2, 2), dense=(16,), width=16))
     return _compiled(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from made.bonuses.release.release_rnd import RandomEncoder
+from made.bonuses.embedding import RandomEncoder
 from made.core import Space, Spec
 from made.nets.fast_conv import FEW, Filters, filters, with_bias
 from made.nets.layers import CHANNELS_LAST

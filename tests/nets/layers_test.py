@@ -7,13 +7,22 @@ import numpy as np
 import pytest
 
 from made.core import Space
-from made.nets import MLP, ConvNet, Encoder, as_vector, convolve, orthogonal, orthonormal
+from made.nets.layers import (
+    MLP,
+    ConvNet,
+    Encoder,
+    as_vector,
+    convolve,
+    orthogonal_dense,
+    orthogonal_linear,
+    orthonormal,
+)
 
 
 def test_every_leaf_is_an_array_so_networks_ride_in_scan():
     nets = (
         MLP((3, 8, 2), key=jax.random.key(0)),
-        ConvNet((3, 4), key=jax.random.key(1)),
+        ConvNet((3, 4), (1,), key=jax.random.key(1)),
         Encoder({"a": Space((), jnp.int32, 5), "b": Space((7, 7, 3), jnp.uint8)}, 16, key=jax.random.key(3)),
     )
     assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(nets))
@@ -76,16 +85,17 @@ def test_orthonormal_matrices_are(shape):
 
 
 def test_orthogonal_weights_are_orthogonal():
-    layer = orthogonal(eqx.nn.Linear(8, 4, key=jax.random.key(0)), 2.0, jax.random.key(1))
-    assert np.allclose(layer.weight @ layer.weight.T, 4 * np.eye(4), atol=1e-5)
-    assert not layer.bias.any()
+    layer, dense = orthogonal_linear(8, 4, jax.random.key(1)), orthogonal_dense(8, 4, jax.random.key(1), gain=2.0)
+    assert np.allclose(layer.weight @ layer.weight.T, np.eye(4), atol=1e-5) and layer(jnp.zeros(8)).shape == (4,)
+    assert np.allclose(dense.weight.T @ dense.weight, 4 * np.eye(4), atol=1e-5)
+    assert not layer.bias.any() and not dense.bias.any()
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda k: MLP((3,), key=k), r"MLP needs an input and an output size, all positive, got \(3,\)"),
-        (lambda k: ConvNet((3, 4, 5), key=k, strides=(1,)), r"2 convolutions need as many strides, got \[1\]"),
+        (lambda k: ConvNet((3, 4, 5), (1,), key=k), r"2 convolutions need as many strides, got \[1\]"),
         (lambda k: Encoder({"a": 3}, 4, key=k), r"Encoder needs a Space or a tree of them, got \{'a': 3\}"),
     ],
 )

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from contracts.settings import quick
 
-from made.agents.dreamer.network import MLP, Layout
+from made.agents.dreamer.network import Layout, mlp
 from made.agents.dreamer.rssm import RSSM, Latent
-from made.nets.fast_scan import Dense, PaddedDense, pad_axis, padded_dense
-from made.nets.layers import EVEN
+from made.nets.fast_scan import PaddedDense, pad_axis, padded_dense
+from made.nets.layers import EVEN, MLP, Dense
 
 LAYOUT = Layout(stoch=3, deter=6, hidden=5, units=7, precision="bfloat16")
 T, B, ACTIONS, EMBEDDING, HORIZON = 4, 5, 2, 7, 3
@@ -44,7 +44,7 @@ def test_nothing_is_filled_up_on_a_cpu_or_in_full_precision(gpu, monkeypatch):
     assert float(pad_axis(x, jnp.bfloat16, 0)["a"].sum()) == 15, "with zeros"
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     assert pad_axis(x, jnp.bfloat16, 0)["a"].shape == (5, 3)
-    net = padded_dense(MLP(5, 4, 1, 3, key=jax.random.key(0)), jnp.bfloat16)
+    net = padded_dense(mlp(5, 4, 1, 3, key=jax.random.key(0)), jnp.bfloat16)
     assert [layer.weight.shape for layer in net.layers] == [(5, 4), (4, 3)]
     assert net.layers[0].weight.dtype == jnp.bfloat16
 
@@ -71,7 +71,7 @@ def whole(model: RSSM, policy: Acting):
 
 def both() -> tuple[RSSM, Acting]:
     model = RSSM(EMBEDDING, ACTIONS, LAYOUT, key=jax.random.key(0))
-    return model, Acting(MLP(9, 7, 1, ACTIONS, key=jax.random.key(1)))
+    return model, Acting(mlp(9, 7, 1, ACTIONS, key=jax.random.key(1)))
 
 
 def test_the_model_watches_and_imagines_the_same(monkeypatch):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from made.agents.dreamer.agent import Dreamer
-from made.agents.sac.agent import RAD
+from made.agents.sac import RAD
 from made.cli import build_control as building
 from made.cli import main
 from made.core import trees

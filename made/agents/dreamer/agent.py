@@ -1,13 +1,9 @@
-"""Dreamer: an actor that learns within a learnt model of the world, the model-based agent of the paper.
+"""Dreamer: an actor that learns in a learned world model, the model-based agent of the paper.
 
-    this file          the agent: what it does at a step, and its three losses
-    dreamer_world      the model: how it follows sequences, how likely it finds them, what it sees coming
-    rssm               its recurrent state, told what is seen or on its own
-    dreamer_policy     distributions of actions
-    dreamer_nets       encoder, decoder and sizes, of dreamer_leaves (observations) and dreamer_filters (convolutions)
-    dreamer_latent     a bonus in imagination
-
-`looped` and `aligned` are for speed alone.
+agent          how it acts, and its three losses
+world_model    posterior states, likelihoods, open-loop predictions, transitions for a bonus on latent states
+rssm           the recurrent state-space model
+network        sizes, encoder, decoder, actor
 """
 
 from typing import NamedTuple
@@ -18,12 +14,22 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from made.agents.dreamer.latent_bonus import check_bonus, imagined_latents, latent_spec, replayed_latents
-from made.agents.dreamer.network import MLP, Actor, Layout, action_size, check_actions
-from made.agents.dreamer.rssm import Latent, at_a_time
-from made.agents.dreamer.world_model import PosteriorStates, WorldModel, imagination_starts
+from made.agents.dreamer.network import Actor, Layout, action_size, check_actions, mlp
+from made.agents.dreamer.rssm import Latent
+from made.agents.dreamer.world_model import (
+    PosteriorStates,
+    WorldModel,
+    check_bonus,
+    imagination_starts,
+    imagined_latents,
+    latent_spec,
+    replayed_latents,
+)
+from made.agents.returns import lambda_returns
 from made.core import Agent, Bonus, Metrics, Spec, Transition
 from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, SHARE, check_numbers
+from made.nets.fit import descend
+from made.nets.layers import MLP
 
 EPSILON = 1e-7  # of Adam, as in the framework of Dreamer v1
 _RATES, _NOISE = ("model_rate", "actor_rate", "value_rate"), ("noise", "noise_half", "noise_least")
@@ -35,7 +41,7 @@ RANGES = {
 
 
 class DreamerState(NamedTuple):
-    """World model, actor and value, their optimisers, and updates done."""
+    """World model, actor and value, their optimizer states, and updates done."""
 
     world: WorldModel
     actor: Actor
@@ -46,7 +52,7 @@ class DreamerState(NamedTuple):
 
 
 class ImaginedReturns(NamedTuple):
-    """What the value learns from: states, the returns from them, and what each counts for."""
+    """The data of the value: imagined states, their returns and weights."""
 
     features: Float[Array, "H n f"]
     returns: Float[Array, "H n"]
@@ -57,20 +63,22 @@ class Dreamer(Agent):
     """Dreamer v1 (Hafner et al. 2020), with its settings for DeepMind Control.
 
         world:  kl_scale max(KL(q || p), free_nats) - log p(observation) - log p(reward) [- ends_scale log p(discount)]
-        actor:  - mean_t w_t R_t,   through the model, by the reparameterised states and actions of `horizon` steps
+        actor:  - mean_t w_t R_t,   through the model, by the reparameterized states and actions of `horizon` steps
         value:  mean_t w_t 1/2 (V(s_t) - R_t)^2
         R_t = r_t + g_t ((1 - lam) V(s_{t+1}) + lam R_{t+1}),   w_t = g_0 ... g_{t-1}
 
-    r is the reward on arriving at s_t by the reward head, which learns what `reward_fn` pays for real transitions: so
-    the bonus is planned for, and evaluation is extrinsic. g is `discount`, or with `ends` what a head has learnt of
-    discount (1 - terminated). Batches are sequences [T, B] of transitions, which may hold the ends of episodes.
-    When it explores, noise is added to a draw: Gaussian of deviation `noise`, or for discrete actions one at random
-    with that probability; halved every `noise_half` updates (0: never), down to `noise_least`.
-    `curiosity` is a bonus for imagined latent states (`made.agents.dreamer.latent_bonus`). It is off by default.
-    With `reinforce=1` the actor climbs log pi(a) (R - V) instead, as Dreamer v2 does with discrete actions: straight
-    through, the gradient of one-hot vectors is biased.
-    Differs from v1: a window's first observation is taken in without the action before it; v1 has neither `entropy`,
-    `reinforce` nor `curiosity`, and no observations but pixels (see `Layout`).
+    r is the output of the reward head at s_t, which learns `reward_fn` of real transitions: so the actor plans for the
+    bonus, and evaluation is extrinsic. g is `discount`, or with `ends` a head's prediction of
+    discount (1 - terminated). Batches are sequences [T, B] of transitions, with ends of episodes.
+    Exploration adds Gaussian noise with standard deviation `noise` to actions, or replaces discrete ones at random with
+    that probability. It halves every `noise_half` updates (0: never), down to `noise_least`.
+    `curiosity` is any bonus without an episodic memory, for transitions between latent states. It learns from real
+    sequences and is added to the imagined reward, so novelty is planned for where it is expected; with Disagreement
+    this is Plan2Explore (Sekar et al. 2020). It is off by default.
+    With `reinforce=1` the actor maximizes log pi(a) (R - V) instead, as Dreamer v2 does for discrete actions, where
+    straight-through gradients are biased.
+    Differs from v1: the first observation of a window is encoded without the action before it. v1 has neither
+    `entropy`, `reinforce` nor `curiosity`, and only pixel observations (see `Layout`).
     """
 
     layout: Layout = Layout()
@@ -86,8 +94,8 @@ class Dreamer(Agent):
     noise: float = 0.3
     noise_half: float = 0.0
     noise_least: float = 0.0
-    entropy: float = 0.0  # of the policy, paid at every imagined step
-    reinforce: float = eqx.field(static=True, default=0.0)  # share of the actor's gradient by likelihood ratios
+    entropy: float = 0.0  # coefficient of the policy's entropy at every imagined step
+    reinforce: float = eqx.field(static=True, default=0.0)  # fraction of the actor's gradient by likelihood ratios
     ends: bool = eqx.field(static=True, default=False)
     ends_scale: float = 10.0
     curiosity: Bonus | None = None
@@ -106,7 +114,7 @@ class Dreamer(Agent):
         k_world, k_actor, k_value, k_bonus = jax.random.split(key, 4)
         world = WorldModel(spec, self.layout, self.ends, key=k_world)
         actor = Actor(self.layout, spec.action, key=k_actor)
-        value = MLP(self.layout.features, self.layout.units, self.layout.value, 1, key=k_value)
+        value = mlp(self.layout.features, self.layout.units, self.layout.value, 1, key=k_value)
         parts: tuple[PyTree, ...] = (world, actor, value)
         optimisers = tuple(rate.init(x) for rate, x in zip(self._rates(), parts, strict=True))
         curiosity = () if self.curiosity is None else self.curiosity.init(k_bonus, latent_spec(spec, self.layout))
@@ -140,32 +148,28 @@ class Dreamer(Agent):
         """One step of all three, each from what they were before it, as in v1."""
         k_model, k_bonus, k_actor = jax.random.split(key, 3)
         reward = jax.lax.stop_gradient(reward_fn(batch))
-        slope = jax.value_and_grad(self.model_loss, has_aux=True)
-        (loss, (posteriors, of_model)), of_world = slope(state.world, batch, reward, k_model)
+        gradient_of = jax.value_and_grad(self.model_loss, has_aux=True)
+        (loss, (posteriors, of_model)), of_world = gradient_of(state.world, batch, reward, k_model)
         posteriors = jax.lax.stop_gradient(posteriors)
         if self.curiosity is not None:
             seen, _ = self.curiosity.update(state.curiosity, replayed_latents(posteriors, batch), k_bonus)
             state = state._replace(curiosity=seen)
-        slope = jax.value_and_grad(self.actor_loss, has_aux=True)
+        gradient_of = jax.value_and_grad(self.actor_loss, has_aux=True)
         start, live = imagination_starts(posteriors, batch.terminated)
-        (aim, (dreamt, of_dream)), of_actor = slope(state.actor, state, start, live, k_actor)
+        (aim, (dreamt, of_dream)), of_actor = gradient_of(state.actor, state, start, live, k_actor)
         error, of_value = jax.value_and_grad(self.value_loss)(state.value, jax.lax.stop_gradient(dreamt))
         after, norms = self._moved(state, (of_world, of_actor, of_value))
         losses = {"model_loss": loss, "actor_loss": aim, "value_loss": error, "reward": reward.mean()}
         return after, {**losses, **of_model, **of_dream, **norms}
 
     def _moved(self, state: DreamerState, gradients: tuple[PyTree, ...]) -> tuple[DreamerState, Metrics]:
-        """A step along all gradients, and their norms."""
+        """One optimizer step of all parts, and the norms of the gradients."""
         before: tuple[PyTree, ...] = (state.world, state.actor, state.value)
-        after, optimisers = [], []
-        for rate, params, gradient, own in zip(self._rates(), before, gradients, state.optimisers, strict=True):
-            change, own = rate.update(gradient, own, params)
-            after.append(optax.apply_updates(params, change))
-            optimisers.append(own)
+        steps = map(descend, self._rates(), before, gradients, state.optimisers)
+        (world, actor, value), optimisers = zip(*steps, strict=True)
         names = ("model_gradient", "actor_gradient", "value_gradient")
-        norms = {name: _norm(gradient) for name, gradient in zip(names, gradients, strict=True)}
-        world, actor, value = after
-        return DreamerState(world, actor, value, tuple(optimisers), state.curiosity, state.k + 1), norms
+        norms = {name: optax.tree.norm(gradient) for name, gradient in zip(names, gradients, strict=True)}
+        return DreamerState(world, actor, value, optimisers, state.curiosity, state.k + 1), norms
 
     def model_loss(
         self, world: WorldModel, batch: Transition, reward: Float[Array, "T B"], key: Key[Array, ""]
@@ -180,7 +184,7 @@ class Dreamer(Agent):
     def actor_loss(
         self, actor: Actor, state: DreamerState, start: Latent, live: Bool[Array, " n"], key: Key[Array, ""]
     ) -> tuple[Float[Array, ""], tuple[ImaginedReturns, Metrics]]:
-        """Minus the return that the actor earns in imagination; states that a task ended in do not count."""
+        """Minus the imagined return; states in which the task has ended have weight 0."""
         world = state.world
         latents, (actions, scores, entropy) = world.rssm.imagine(start, Acting(actor), self.horizon, key)
         features = latents.features
@@ -198,8 +202,8 @@ class Dreamer(Agent):
             better = jax.lax.stop_gradient(returns - state.value(before, self.layout.dtype)[..., 0])
             gain = (1 - self.reinforce) * returns + self.reinforce * better * scores[:-1]
         loss = -(weights * (gain + self.entropy * entropy[:-1])).mean()
-        told = {"dream/reward": reward.mean(), "dream/value": values.mean(), "entropy": entropy.mean()}
-        return loss, (ImaginedReturns(features[:-1], returns, weights), told)
+        metrics = {"dream/reward": reward.mean(), "dream/value": values.mean(), "entropy": entropy.mean()}
+        return loss, (ImaginedReturns(features[:-1], returns, weights), metrics)
 
     def value_loss(self, value: MLP, dreamt: ImaginedReturns) -> Float[Array, ""]:
         """The squared error of the value in imagination; only the value learns from it."""
@@ -216,22 +220,4 @@ class Acting(eqx.Module):
         k_act, k_entropy = jax.random.split(key)
         policy = self.actor(features)
         action = policy.sample(k_act)
-        return action, (action, policy.score(action), policy.entropy(k_entropy))
-
-
-def lambda_returns(
-    reward: Float[Array, "H *b"], discount: Float[Array, "H *b"], next_value: Float[Array, "H *b"], lam: Array | float
-) -> Float[Array, "H *b"]:
-    """R_t = r_t + g_t ((1 - lam) v_{t+1} + lam R_{t+1}), and v_{t+1} in the place of R_{t+1} after the last step."""
-
-    def step(after, x):
-        r_t, g_t, v_tp1 = x
-        now = r_t + g_t * ((1 - lam) * v_tp1 + lam * after)
-        return now, now
-
-    whole = at_a_time(reward.shape[0], reward.shape[0])  # so few operations are one kernel on a GPU
-    return jax.lax.scan(step, next_value[-1], (reward, discount, next_value), reverse=True, unroll=whole)[1]
-
-
-def _norm(tree: PyTree) -> Float[Array, ""]:
-    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))
+        return action, (action, policy.log_prob(action), policy.entropy(k_entropy))

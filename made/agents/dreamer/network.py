@@ -4,26 +4,27 @@ Everything takes any leading axes, channels last. Parameters are float32; produc
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from made.agents.dreamer.observation_model import Leaf, leaves_of, split
 from made.core import Space, Spec, dict_obs
-from made.core.config import check_types
-from made.nets.fast_conv import DOWN, UP, Filters, filters, glorot
-from made.nets.fast_scan import Dense
+from made.core.config import COUNT, POSITIVE, check_numbers
+from made.nets.distributions import OneHot, TanhNormal
+from made.nets.fast_conv import DOWN, UP, Filters, filters
+from made.nets.layers import MLP, Dense, check_precision, glorot_dense
+
+SIDE = 64  # pixels a side of an image that the decoder reconstructs
+SMALL = 32  # a byte of fewer values is a symbol; an image of at most so many cells a side needs no convolution
 
 
 class Layout(eqx.Module):
     """Sizes of the networks; the defaults are those of Dreamer v1.
 
-    `view` is the part of an observation that is modelled. Images of 64 x 64 bytes are convolved and scored by a
-    Gaussian of unit variance. What Dreamer v1 does not have goes through dense layers: symbols and discrete values as
-    one-hot, scored by a categorical; other numbers by a Gaussian of deviation `spread`.
+    `view` is the part of an observation that is modeled. `Leaf` says how.
     """
 
     stoch: int = eqx.field(static=True, default=30)
@@ -40,15 +41,9 @@ class Layout(eqx.Module):
     precision: str = eqx.field(static=True, default="float32")  # or "bfloat16": of the products
 
     def __check_init__(self):
-        check_types(self)
         sizes = ("stoch", "deter", "hidden", "units", "depth", "reward", "ends", "value", "actor")
-        wrong = [f"{name}={getattr(self, name)}" for name in sizes if getattr(self, name) < 1]
-        if wrong:
-            raise ValueError(f"Layout takes sizes of at least 1, got {', '.join(wrong)}.")
-        if not self.spread > 0:
-            raise ValueError(f"Layout scores numbers by a Gaussian of deviation spread > 0, got spread={self.spread}.")
-        if self.precision not in ("float32", "bfloat16"):
-            raise ValueError(f"Layout takes precision='float32' or 'bfloat16', got {self.precision!r}.")
+        check_numbers(self, {COUNT: sizes, POSITIVE: ("spread",)})
+        check_precision(self)
 
     @property
     def dtype(self) -> Any:
@@ -61,25 +56,96 @@ class Layout(eqx.Module):
         return self.stoch + self.deter
 
 
-def dense(inputs: int, outputs: int, key: Key[Array, ""]) -> Dense:
-    """A layer before it has learnt anything."""
-    return Dense(glorot(key, (inputs, outputs)), jnp.zeros(outputs))
+def mlp(inputs: int, width: int, depth: int, outputs: int, *, key: Key[Array, ""]) -> MLP:
+    """`depth` hidden layers with an ELU after each."""
+    return MLP((inputs, *[width] * depth, outputs), key=key, activation=jax.nn.elu, layer=glorot_dense)
 
 
-class MLP(eqx.Module):
-    """Dense layers with an ELU between them."""
+class Leaf(NamedTuple):
+    """One leaf of an observation: how it is read and scored.
 
-    layers: tuple[Dense, ...]
+        kind     leaf                                         input               output
+        pixels   images of 64 x 64 bytes                      x / 255 - 1/2       a mean: Gaussian of unit variance
+        bytes    small images of bytes                        the same, flat      a mean: Gaussian, std `spread`
+        values   discrete entries, bytes of a few values      one-hot             logits: categorical
+        numbers  all else                                     as they are         a mean: Gaussian, std `spread`
 
-    def __init__(self, inputs: int, width: int, depth: int, outputs: int, *, key: Key[Array, ""]):
-        sizes = (inputs, *[width] * depth, outputs)
-        keys = jax.random.split(key, len(sizes) - 1)
-        self.layers = tuple(dense(i, o, k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False))
+    The first is Dreamer v1's; the others are for grids and vectors.
+    """
 
-    def __call__(self, x: Float[Array, "*b i"], dtype: Any) -> Float[Array, "*b o"]:
-        for layer in self.layers[:-1]:
-            x = jax.nn.elu(layer(x, dtype))
-        return self.layers[-1](x, dtype)
+    shape: tuple[int, ...]
+    kind: str  # "pixels", "bytes", "values" or "numbers"
+    n: int = 0  # how many values an entry takes, for "values"
+
+    @property
+    def size(self) -> int:
+        """The length of its input and output."""
+        return math.prod(self.shape) * max(self.n, 1)
+
+    def show(self, x: Array) -> Float[Array, "*b size"]:
+        """The input of the network, with any leading axes; pixels keep their shape."""
+        if self.kind == "values":
+            one_hot = jax.nn.one_hot(x, self.n)
+            return one_hot.reshape(*one_hot.shape[: one_hot.ndim - len(self.shape) - 1], -1)
+        shown = x / 255.0 - 0.5 if self.kind in ("pixels", "bytes") else x.astype(jnp.float32)
+        return shown if self.kind == "pixels" else shown.reshape(*x.shape[: x.ndim - len(self.shape)], -1)
+
+    def score(self, answer: Float[Array, "..."], x: Array, spread: float) -> Float[Array, "*b"]:
+        """log p(x | answer), summed over entries.
+
+            values:  sum_i log softmax(answer_i)[x_i]        else:  sum_i log N(shown_i; answer_i, spread^2)
+
+        `spread` is 1 for pixels.
+        """
+        shown = self.show(x)
+        if self.kind == "values":
+            apart = lambda y: y.reshape(*y.shape[:-1], -1, self.n)  # noqa: E731
+            return (jax.nn.log_softmax(apart(answer)) * apart(shown)).sum((-2, -1))
+        spread = 1.0 if self.kind == "pixels" else spread
+        log_density = -0.5 * ((shown - answer) / spread) ** 2 - math.log(spread * math.sqrt(2 * math.pi))
+        return log_density.sum(tuple(range(-3, 0)) if self.kind == "pixels" else -1)
+
+    def best(self, answer: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The most likely leaf, on the scale of `share`."""
+        if self.kind == "values":
+            return self.share(answer.reshape(*answer.shape[:-1], *self.shape, self.n).argmax(-1))
+        shaped = answer.reshape(*answer.shape[: -3 if self.kind == "pixels" else -1], *self.shape)
+        return shaped + 0.5 if self.kind in ("pixels", "bytes") else shaped
+
+    def share(self, x: Array) -> Float[Array, "..."]:
+        """Entries divided by the largest brightness or symbol; numbers as they are."""
+        if self.kind == "numbers":
+            return x.astype(jnp.float32)
+        return x / (float(max(self.n - 1, 1)) if self.kind == "values" else 255.0)
+
+
+def leaf_of(space: Space) -> Leaf:
+    """How a leaf is modeled. Raises ValueError for images that the decoder cannot reconstruct."""
+    if space.n is not None:
+        return Leaf(space.shape, "values", space.n)
+    if jnp.dtype(space.dtype) != jnp.uint8:
+        return Leaf(space.shape, "numbers")
+    if space.high is not None and space.high < SMALL:
+        return Leaf(space.shape, "values", int(space.high) + 1)
+    if len(space.shape) != 3 or max(space.shape[:2]) <= SMALL:
+        return Leaf(space.shape, "bytes")
+    if space.shape[:2] != (SIDE, SIDE):
+        raise ValueError(
+            f"Dreamer reconstructs images of {SIDE} x {SIDE} pixels, or up to {SMALL} a side, but an observation has "
+            f"{space.shape}: render at size={SIDE}."
+        )
+    return Leaf(space.shape, "pixels")
+
+
+def leaves_of(spaces: PyTree, view: str) -> tuple[Leaf, ...]:
+    """The leaves of the part of an observation that is modeled."""
+    found = jax.tree.leaves(dict_obs.looked_at(spaces, view), is_leaf=lambda x: isinstance(x, Space))
+    return tuple(leaf_of(space) for space in found)
+
+
+def split(leaves: tuple[Leaf, ...]) -> tuple[list[Leaf], int]:
+    """(the images, the total size of all other leaves)."""
+    return [x for x in leaves if x.kind == "pixels"], sum(x.size for x in leaves if x.kind != "pixels")
 
 
 class Encoder(eqx.Module):
@@ -97,11 +163,11 @@ class Encoder(eqx.Module):
         sizes = tuple((kernel, times * layout.depth) for kernel, times in DOWN)
         keys = jax.random.split(k_conv, max(len(images), 1))
         self.convolutions = tuple(filters(sizes, leaf.shape[-1], k) for leaf, k in zip(images, keys, strict=False))
-        self.others = MLP(size, layout.units, 1, layout.units, key=k_others) if size else None
+        self.others = mlp(size, layout.units, 1, layout.units, key=k_others) if size else None
 
     @property
     def size(self) -> int:
-        """How many features come out: 32 * depth of an image, and `units` of all else."""
+        """The number of features: 32 * depth for each image, and `units` for all else."""
         return len(self.convolutions) * 32 * self.layout.depth + (self.layout.units if self.others else 0)
 
     def __call__(self, obs: PyTree) -> Float[Array, "*b size"]:
@@ -124,7 +190,7 @@ class Encoder(eqx.Module):
 
 
 class Decoder(eqx.Module):
-    """What a latent state says of the observation: images by four transposed convolutions, all else by dense layers."""
+    """Observations from latent states: images by four transposed convolutions, all else by dense layers."""
 
     starts: tuple[Dense, ...]
     convolutions: tuple[tuple[Filters, ...], ...]
@@ -138,13 +204,13 @@ class Decoder(eqx.Module):
         images, size = split(self.leaves)
         wide, many = 32 * layout.depth, max(len(images), 1)
         keys = jax.random.split(k_start, many), jax.random.split(k_conv, many)
-        self.starts = tuple(dense(layout.features, wide, k) for _, k in zip(images, keys[0], strict=False))
+        self.starts = tuple(glorot_dense(layout.features, wide, k) for _, k in zip(images, keys[0], strict=False))
         sizes = lambda leaf: tuple((kernel, times * layout.depth or leaf.shape[-1]) for kernel, times in UP)  # noqa: E731
         self.convolutions = tuple(filters(sizes(leaf), wide, k) for leaf, k in zip(images, keys[1], strict=False))
-        self.others = MLP(layout.features, layout.units, 2, size, key=k_others) if size else None
+        self.others = mlp(layout.features, layout.units, 2, size, key=k_others) if size else None
 
     def __call__(self, features: Float[Array, "*b f"]) -> list[Array]:
-        """The answer for each leaf."""
+        """The output for each leaf."""
         dtype, stacks = self.layout.dtype, iter(zip(self.starts, self.convolutions, strict=True))
         vectors = [] if self.others is None else self.others(features, dtype)
         answers, at = [], 0
@@ -171,79 +237,7 @@ class Decoder(eqx.Module):
         return jnp.stack([leaf.score(answer, x, self.layout.spread) for leaf, answer, x in each]).sum(0)
 
 
-MEAN_SCALE, START, LEAST = 5.0, 5.0, 1e-4  # largest mean, deviation at the start, least deviation, before the tanh
-TRIES = 100  # draws among which the likeliest is taken where no noise is wanted
-
-
-class TanhNormal(eqx.Module):
-    """a = tanh(u), u ~ N(mean, std), each number apart."""
-
-    mean: Float[Array, "*b a"]
-    std: Float[Array, "*b a"]
-
-    def sample(self, key: Key[Array, ""]) -> Float[Array, "*b a"]:
-        """A draw through which the gradient flows."""
-        return jnp.tanh(self._before(key, ()))
-
-    def log_prob(self, u: Float[Array, "*b a"]) -> Float[Array, "*b"]:
-        """log p(tanh(u)) = sum_i log N(u_i) - log(1 - tanh(u_i)^2), the latter as 2 (log 2 - u - softplus(-2 u))."""
-        of_normal = -0.5 * ((u - self.mean) / self.std) ** 2 - jnp.log(self.std) - 0.5 * math.log(2 * math.pi)
-        return (of_normal - 2 * (math.log(2.0) - u - jax.nn.softplus(-2 * u))).sum(-1)
-
-    def score(self, action: Float[Array, "*b a"]) -> Float[Array, "*b"]:
-        """log p(a), for an action that is taken as given."""
-        edge = 1 - 1e-6
-        return self.log_prob(jnp.arctanh(jnp.clip(jax.lax.stop_gradient(action), -edge, edge)))
-
-    def best(self, key: Key[Array, ""]) -> Float[Array, "*b a"]:
-        """The likeliest of a hundred draws, for the mode has no formula."""
-        tries = self._before(key, (TRIES,))
-        chosen = jnp.argmax(self.log_prob(tries), 0)[None, ..., None]
-        return jnp.tanh(jnp.take_along_axis(tries, chosen, 0)[0])
-
-    def entropy(self, key: Key[Array, ""]) -> Float[Array, "*b"]:
-        """-log p of one draw, on average the entropy."""
-        return -self.log_prob(self._before(key, ()))
-
-    def noisy(self, action: Float[Array, "*b a"], amount: Array | float, key: Key[Array, ""]) -> Float[Array, "*b a"]:
-        """The action with Gaussian noise of that deviation, kept within [-1, 1]."""
-        return jnp.clip(action + amount * jax.random.normal(key, action.shape), -1.0, 1.0)
-
-    def _before(self, key: Key[Array, ""], more: tuple[int, ...]) -> Array:
-        return self.mean + self.std * jax.random.normal(key, (*more, *self.mean.shape))
-
-
-class OneHot(eqx.Module):
-    """One of n actions, as a vector."""
-
-    logits: Float[Array, "*b n"]
-
-    def sample(self, key: Key[Array, ""]) -> Float[Array, "*b n"]:
-        """A draw with the gradient of its probabilities: one_hot + p - stop_gradient(p)."""
-        chosen = jax.nn.one_hot(jax.random.categorical(key, self.logits), self.logits.shape[-1])
-        share = jax.nn.softmax(self.logits)
-        return chosen + share - jax.lax.stop_gradient(share)
-
-    def score(self, action: Float[Array, "*b n"]) -> Float[Array, "*b"]:
-        """log p(a), for an action that is taken as given."""
-        return (jax.nn.log_softmax(self.logits) * jax.lax.stop_gradient(action)).sum(-1)
-
-    def best(self, key: Key[Array, ""]) -> Float[Array, "*b n"]:
-        """The likeliest."""
-        del key
-        return jax.nn.one_hot(jnp.argmax(self.logits, -1), self.logits.shape[-1])
-
-    def entropy(self, key: Key[Array, ""]) -> Float[Array, "*b"]:
-        """- sum_a p(a) log p(a)."""
-        del key
-        log_p = jax.nn.log_softmax(self.logits)
-        return -(jnp.exp(log_p) * log_p).sum(-1)
-
-    def noisy(self, action: Float[Array, "*b n"], amount: Array | float, key: Key[Array, ""]) -> Float[Array, "*b n"]:
-        """An action at random with that probability, else the one given."""
-        k_whether, k_which = jax.random.split(key)
-        other = jax.nn.one_hot(jax.random.randint(k_which, action.shape[:-1], 0, action.shape[-1]), action.shape[-1])
-        return jnp.where(jax.random.uniform(k_whether, (*action.shape[:-1], 1)) < amount, other, action)
+MEAN_SCALE, START, LEAST = 5.0, 5.0, 1e-4  # largest mean, initial and least standard deviation, before the tanh
 
 
 class Actor(eqx.Module):
@@ -256,7 +250,7 @@ class Actor(eqx.Module):
     def __init__(self, layout: Layout, action: Space, *, key: Key[Array, ""]):
         self.layout, self.discrete = layout, action.n is not None
         outputs = action_size(action) if self.discrete else 2 * action_size(action)
-        self.net = MLP(layout.features, layout.units, layout.actor, outputs, key=key)
+        self.net = mlp(layout.features, layout.units, layout.actor, outputs, key=key)
 
     def __call__(self, features: Float[Array, "*b f"]) -> TanhNormal | OneHot:
         out = self.net(features, self.layout.dtype)
@@ -264,21 +258,22 @@ class Actor(eqx.Module):
             return OneHot(out)
         mean, raw = jnp.split(out, 2, -1)
         start = math.log(math.expm1(START))  # softplus of it is the deviation at the start
-        return TanhNormal(MEAN_SCALE * jnp.tanh(mean / MEAN_SCALE), jax.nn.softplus(raw + start) + LEAST)
+        std = jax.nn.softplus(raw + start) + LEAST
+        return TanhNormal(MEAN_SCALE * jnp.tanh(mean / MEAN_SCALE), std, jnp.log(std))
 
 
 def action_size(action: Space) -> int:
-    """How many numbers an action is for the model."""
+    """The length of an action as a vector."""
     return action.n or math.prod(action.shape)
 
 
 def as_vectors(action: Array, space: Space) -> Float[Array, "*b a"]:
-    """Actions as the model takes them: one-hot where they are discrete."""
+    """Actions as vectors: one-hot if discrete."""
     return action.astype(jnp.float32) if space.n is None else jax.nn.one_hot(action, space.n)
 
 
 def check_actions(spec: Spec) -> None:
-    """Refuse actions that are neither one of n nor vectors within [-1, 1]."""
+    """Raise ValueError for actions that are neither one of n nor vectors within [-1, 1]."""
     action = spec.action
     one_of_n = action.n is not None and action.shape == ()
     vector = action.n is None and len(action.shape) == 1 and (action.low, action.high) == (-1.0, 1.0)

@@ -15,8 +15,7 @@ import numpy as np
 
 from made.bonuses.densities.vae import VAE
 from made.bonuses.re3 import RE3
-from made.bonuses.release.release_rnd import ReleasedRND
-from made.bonuses.release.release_vae import ReleasedVAE
+from made.bonuses.release import ReleasedRND, ReleasedVAE
 from made.bonuses.rnd import RND
 from made.core.schedules import Schedule
 from made.experiments.resumable import progress_text

@@ -12,7 +12,7 @@ from made.bonuses.count import NoBonus
 from made.bonuses.densities.factorized import Factorized
 from made.bonuses.densities.recent_counts import HashedRecentCounts
 from made.bonuses.densities.vae import ACTIVE, VAE
-from made.bonuses.release.release_vae import ReleasedVAE
+from made.bonuses.release import ReleasedVAE
 from made.core import Agent, Density, Environment, Transition, hashing, ring_buffer
 from made.core.config import COUNT, SHARE, check_numbers
 from made.core.trial import Trial

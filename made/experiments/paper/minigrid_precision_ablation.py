@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from made.agents.impala.agent import IMPALA
-from made.agents.impala.network import LAYOUTS, Layout
+from made.agents.impala import IMPALA
+from made.agents.policy_net import LAYOUTS, Layout
 from made.experiments import plots
 from made.experiments.paper import minigrid_setup as shared
 from made.experiments.store.store import Scale

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from made.agents.impala.agent import IMPALA
-from made.agents.impala.network import LAYOUTS, Layout
+from made.agents.impala import IMPALA
+from made.agents.policy_net import LAYOUTS, Layout
 from made.bonuses.amigo import AMIGo
 from made.bonuses.calibrated import Calibrated
 from made.bonuses.combinators import FirstVisit
-from made.bonuses.release.release_rnd import ReleasedRND, made_released
+from made.bonuses.release import ReleasedRND, made_released
 from made.core import Bonus
 from made.envs.minigrid import make_grid
 from made.experiments.paper.minigrid_methods import FAMILY, IMPACT, Family

@@ -9,8 +9,9 @@ from jax.tree_util import Partial
 
 from made.agents.dreamer import rssm
 from made.agents.dreamer.network import Layout
-from made.agents.dreamer.rssm import RSSM, Latent, Normal, kl
+from made.agents.dreamer.rssm import RSSM, Latent
 from made.core import trees
+from made.nets.distributions import Normal
 
 LAYOUT = Layout(stoch=3, deter=6, hidden=5)
 T, B, ACTIONS, EMBEDDING = 7, 4, 2, 5
@@ -80,12 +81,17 @@ class ByHand:
         return self.normal(x @ m.posterior.weight + m.posterior.bias)
 
 
+def one_step(model: RSSM, before: Latent, action, noise) -> Latent:
+    return trees.index(model.follow(before, action[None], noise[None]), 0)
+
+
 def test_a_step_is_its_formula(model):
     before, action, embed, noise = state(B), real(B, ACTIONS), real(B, EMBEDDING, seed=5), real(B, 3, seed=6)
     hand = ByHand(model)
     deter = hand.carried(jax.tree.map(np.asarray, before), action)
     prior, posterior = hand.expected(deter), hand.judged(deter, embed)
-    ahead, told = quick(lambda *x: (model.ahead(*x[:2], x[3]), model.posterior_step(*x)))(before, action, embed, noise)
+    ahead = compiled(lambda *given: one_step(model, *given))(before, action, noise)
+    told = compiled(model.posterior_step)(before, action, embed, noise)
     assert close(ahead, Latent(deter, prior.mean + prior.std * noise))
     assert close(told.latent, Latent(deter, posterior.mean + posterior.std * noise))
     assert close((told.posterior, told.prior), (posterior, prior)) and float(told.prior.std.min()) > 0.1
@@ -98,9 +104,9 @@ def test_the_divergence_is_its_integral():
     x = np.linspace(-12, 12, 200_001)
     density = lambda of: np.exp(-0.5 * ((x - of.mean) / of.std) ** 2) / (of.std * np.sqrt(2 * np.pi))  # noqa: E731
     truth = (density(q) * np.log(density(q) / density(p))).sum() * (x[1] - x[0])
-    assert np.isclose(kl(q, p), truth, atol=1e-5)
-    twice = lambda of: Normal(*(np.tile(part, 2) for part in of))  # noqa: E731
-    assert np.isclose(kl(twice(q), twice(p)), 2 * truth, atol=1e-5) and np.isclose(kl(q, q), 0.0)
+    assert np.isclose(q.kl(p), truth, atol=1e-5)
+    twice = lambda of: Normal(np.tile(of.mean, 2), np.tile(of.std, 2))  # noqa: E731
+    assert np.isclose(twice(q).kl(twice(p)), 2 * truth, atol=1e-5) and np.isclose(q.kl(q), 0.0)
 
 
 def test_a_sequence_is_its_steps_and_begins_again_where_an_episode_does(model):
@@ -137,7 +143,7 @@ def test_imagination_is_its_steps_and_an_open_loop_follows_its_actions(model):
         return action, action.sum(-1)
 
     imagined, sums = quick(lambda start, key: model.imagine(start, Partial(policy), 4, key))(start, key)
-    before, actions, noises, ahead = start, [], [], compiled(model.ahead)
+    before, actions, noises, ahead = start, [], [], compiled(lambda *given: one_step(model, *given))
     for t, k in enumerate(jax.random.split(key, 4)):
         k_act, k_noise = jax.random.split(k)
         action, noise = policy(before.features, k_act)[0], jax.random.normal(k_noise, (B, 3))

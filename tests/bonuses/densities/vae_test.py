@@ -8,10 +8,12 @@ import pytest
 from bonuses.programs import fed, quick, read
 from scipy.stats import norm
 
-from made.bonuses.densities.vae import VAE, latent_metrics
+from made.bonuses.densities.vae import VAE, ImageDecoder, conv3x3, latent_metrics
+from made.bonuses.release import ReleaseDecoder, _way
 from made.core import Space, Spec, Transition, state_action_grid
-from made.nets import image_vae, to_cells, to_pixels
+from made.nets.fast_conv import upconv3x3
 from made.nets.fit import Fit
+from made.nets.layers import Linear, to_cells, to_pixels
 from made.nets.likelihood import LEAST_SCALE, leaf_of, observation_model
 
 TABLE = Spec(Space((), jnp.int32, 5), Space((), jnp.int32, 2))
@@ -104,10 +106,10 @@ def test_images_go_through_convolutions_and_come_back_at_their_size():
     assert np.isfinite(logs).all() and len(np.unique(logs)) == 4
     for height, width in ((100, 100), (64, 84), (7, 9)):
         latent = jnp.zeros(4 * ((height + 7) // 8) * ((width + 7) // 8))
-        decode = lambda key, shape=(height, width, 3): image_vae.ReleaseDecoder(shape, (4, 4, 4, 4), key)  # noqa: E731
+        decode = lambda key, shape=(height, width, 3): ReleaseDecoder(shape, (4, 4, 4, 4), key)  # noqa: E731
         up = jax.eval_shape(lambda key, x=latent, f=decode: f(key)(x), jax.random.key(0))
         assert up.shape == (height, width, 3)
-    assert image_vae._way(100) == (1, 0, 0)  # 13 - 26 - 51 - 101 - 100, as the authors have it
+    assert _way(100) == (1, 0, 0)  # 13 - 26 - 51 - 101 - 100, as the authors have it
 
 
 PROBABILITIES = np.array([0.5, 0.25, 0.15, 0.1, 0.0])
@@ -209,13 +211,13 @@ def test_cells_hold_every_pixel_and_an_image_of_any_size_is_painted():
     assert cells.shape == (3, 2, 32) and np.array_equal(cells[1, 0].reshape(4, 4, 2), image[4:8, :4])
     assert np.array_equal(to_pixels(cells, 4)[:9, :6], image)
     for height, width in ((15, 15), (84, 84), (100, 37)):
-        painter = image_vae.ImageDecoder((height, width, 3), (2, 2), jax.random.key(0))
+        painter = ImageDecoder((height, width, 3), (2, 2), jax.random.key(0))
         assert jax.eval_shape(painter, jnp.zeros(painter.size)).shape == (height, width, 3)
 
 
 def test_a_convolution_as_a_product_is_the_convolution(monkeypatch):
     rng = np.random.default_rng(0)
-    layer, x = eqx.nn.Linear(9 * 2, 4, key=jax.random.key(0)), jnp.asarray(rng.normal(size=(7, 6, 2)))
+    layer, x = Linear(9 * 2, 4, jax.random.key(0)), jnp.asarray(rng.normal(size=(7, 6, 2)))
     filters = layer.weight.reshape(4, 3, 3, 2).transpose(2, 1, 3, 0)  # columns of rows of channels
     for stride in (1, 2):
         true = jax.lax.conv_general_dilated(
@@ -223,7 +225,7 @@ def test_a_convolution_as_a_product_is_the_convolution(monkeypatch):
         )[0]
         for backend in ("cpu", "gpu"):  # a product of matrices, and the compiler's own convolution
             monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
-            assert np.allclose(image_vae.conv3x3(layer, x, stride), true + jnp.asarray(layer.bias), atol=1e-5)
+            assert np.allclose(conv3x3(layer, x, stride), true + jnp.asarray(layer.bias), atol=1e-5)
 
 
 def test_the_work_of_an_update_is_in_proportion_to_what_came_in():
@@ -241,4 +243,4 @@ def test_doubling_is_a_transposed_convolution(more):
     layer = eqx.nn.ConvTranspose2d(3, 2, 3, 2, output_padding=(more, 0), padding=1, key=jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (5, 4, 3))
     true = jnp.moveaxis(layer(jnp.moveaxis(x, -1, 0)), 0, -1)
-    assert true.shape == (9 + more, 7, 2) and np.allclose(image_vae.upconv3x3(layer, x), true, atol=1e-6)
+    assert true.shape == (9 + more, 7, 2) and np.allclose(upconv3x3(layer, x), true, atol=1e-6)

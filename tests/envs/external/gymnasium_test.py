@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from made.agents import PPO
-from made.agents.impala.network import LAYOUTS
+from made.agents.policy_net import LAYOUTS
 from made.bonuses import NoBonus
 from made.core import hashing
 from made.envs.external import host_env

@@ -14,7 +14,7 @@ from training.resume_test import assert_acts_as, assert_equal, go, load_all, row
 from training.stopping import stopped
 from training.together import take
 
-from made.agents.sac.agent import RAD
+from made.agents.sac import RAD
 from made.bonuses import RE3, Sum
 from made.bonuses.replay_data import LastFrame
 from made.cli import build_control, main

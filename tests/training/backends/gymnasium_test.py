@@ -18,7 +18,7 @@ from training import tiny
 from training.resume_test import Stops, assert_acts_as, assert_equal, assert_resumes, go, load_all, rows
 
 from made.agents import IMPALA, registry
-from made.agents.impala.network import Layout
+from made.agents.policy_net import Layout
 from made.bonuses import FirstVisit, HashedCount, NoBonus
 from made.cli import main, transfer
 from made.core import Agent, trees

@@ -10,10 +10,11 @@ import pytest
 from contracts.settings import Drift, Walk, quick, small_grid
 
 from made.agents import IMPALA
-from made.agents.impala.network import LAYOUTS, Dense, Layout, Patches, PolicyNet
+from made.agents.policy_net import LAYOUTS, Layout, Patches, PolicyNet
 from made.bonuses import ConstantBonus, NoBonus, Scaled
 from made.core import Space, trees
 from made.core.config import config_id, override, to_dict
+from made.nets.layers import orthogonal_dense
 from made.training.on_policy import RunConfig, learn, start
 from made.training.rollout import reset_slots, rollout
 from made.training.run_batch import run_batch
@@ -207,7 +208,7 @@ def test_a_goal_that_is_a_cell_is_one_more_channel_of_the_image():
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_patches_are_a_convolution(stride):
-    layer = Patches(Dense(27, 5, key=jax.random.key(0)), stride)
+    layer = Patches(orthogonal_dense(27, 5, jax.random.key(0)), stride)
     image = jax.random.normal(jax.random.key(1), (2, 7, 7, 3))
     kernel = layer.dense.weight.reshape(3, 3, 3, 5)
     shape = ("NHWC", "HWIO", "NHWC")

@@ -1,5 +1,6 @@
-"""V-trace against the definition, written as a loop, and against rlax."""
+"""Returns and advantages against loops, and against rlax."""
 
+import functools
 from pathlib import Path
 
 import jax
@@ -7,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from made.agents.impala.vtrace import vtrace
+from made.agents.returns import gae, lambda_returns, vtrace
 
-RLAX = Path(__file__).parent / "data" / "rlax_vtrace.npz"
+RLAX = np.load(Path(__file__).parent / "data" / "rlax_returns.npz", allow_pickle=False)
 
 
 def by_hand(log_ratio, reward, discount, value, bootstrap, rho=1.0, c=1.0, rho_gradient=1.0, trace=1.0):
@@ -134,12 +135,64 @@ def test_streams_side_by_side_are_each_their_own():
             np.testing.assert_allclose(whole[:, i], alone, rtol=1e-6)
 
 
-def test_equals_rlax():
-    """What rlax.vtrace_td_error_and_advantage gave for these numbers; data/rlax_vtrace.py made the file."""
-    stored = np.load(RLAX, allow_pickle=False)
-    for case in range(stored["reward"].shape[0]):
-        given = [jnp.asarray(stored[name][case]) for name in ("log_ratio", "reward", "discount", "value")]
-        ours = vtrace(*given, jnp.asarray(stored["bootstrap"][case]), rho=float(stored["rho"][case]))
-        ours = jax.tree.map(np.asarray, ours)
-        np.testing.assert_allclose(ours.target - given[3], stored["errors"][case], rtol=2e-5, atol=3e-6)
-        np.testing.assert_allclose(ours.advantage, stored["advantage"][case], rtol=2e-5, atol=3e-6)
+@pytest.mark.parametrize("case", range(6))
+def test_equals_rlax(case):
+    """V-trace, GAE and lambda-returns of rlax for these numbers; data/rlax_returns.py made the file."""
+    log_ratio, reward, discount, value, bootstrap = (
+        jnp.asarray(RLAX[name][case]) for name in ("log_ratio", "reward", "discount", "value", "bootstrap")
+    )
+    ours = vtrace(log_ratio, reward, discount, value, bootstrap, rho=float(RLAX["rho"][case]))
+    close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=3e-6)
+    close(ours.target - value, RLAX["errors"][case])
+    close(ours.advantage, RLAX["advantage"][case])
+    lam, over, following = float(RLAX["lam"][case]), discount == 0, jnp.append(value[1:], bootstrap)
+    close(gae(reward, value, following, over, over, discount=0.95, gae_lambda=lam), RLAX["gae"][case])
+    close(lambda_returns(reward, discount, following, lam), RLAX["lambda_returns"][case])
+
+
+advantages = jax.jit(gae)
+
+
+def drawn(seed: int, shape=(30, 5)):
+    rng = np.random.default_rng(seed)
+    reward, value, next_value = (rng.normal(size=shape).astype(np.float32) for _ in range(3))
+    terminated = rng.random(shape) < 0.1
+    return reward, value, next_value, terminated, terminated | (rng.random(shape) < 0.1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("discount", "gae_lambda"), [(0.99, 0.95), (0.9, 1.0), (0.9, 0.0), (0.0, 0.5)])
+def test_gae_equals_the_recursion(seed, discount, gae_lambda):
+    reward, value, next_value, terminated, done = drawn(seed)
+    found = advantages(*drawn(seed), discount=discount, gae_lambda=gae_lambda)
+    wanted, beyond = np.zeros_like(reward), np.zeros(5)
+    for t in reversed(range(30)):
+        delta = reward[t] + discount * next_value[t] * ~terminated[t] - value[t]
+        wanted[t] = beyond = delta + discount * gae_lambda * ~done[t] * beyond
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_gae_with_lambda_one_is_the_return_less_the_value():
+    rng = np.random.default_rng(0)
+    reward, value = rng.normal(size=(2, 30, 5)).astype(np.float32)
+    over = np.zeros((30, 5), bool)
+    over[29] = True
+    found = advantages(reward, value, np.roll(value, -1, 0), over, over, discount=0.9, gae_lambda=1.0)
+    returns = [sum(0.9**i * r for i, r in enumerate(reward[t:])) for t in range(30)]
+    np.testing.assert_allclose(found, np.array(returns) - value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
+def test_lambda_returns_are_their_recursion(lam):
+    rng = np.random.default_rng(0)
+    reward, discount, value = rng.normal(size=(5, 3)), rng.uniform(size=(5, 3)), rng.normal(size=(5, 3))
+    found = lambda_returns(*(jnp.asarray(x, jnp.float32) for x in (reward, discount, value)), lam)
+    wanted, after = np.zeros((5, 3)), value[-1]
+    for t in reversed(range(5)):
+        after = reward[t] + discount[t] * ((1 - lam) * value[t] + lam * after)
+        wanted[t] = after
+    assert np.allclose(found, wanted, atol=1e-5)
+    one_step = reward + discount * value
+    many_steps = sum(np.prod(discount[:t], 0) * reward[t] for t in range(5)) + np.prod(discount, 0) * value[-1]
+    assert lam != 0.0 or np.allclose(found, one_step, atol=1e-5)
+    assert lam != 1.0 or np.allclose(found[0], many_steps, atol=1e-5)

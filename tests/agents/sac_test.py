@@ -8,9 +8,9 @@ import optax
 import pytest
 from contracts.settings import quick
 
-from made.agents.sac.agent import RAD, centre_crop, random_crop
-from made.agents.sac.network import LOG_STD, Layout, Policy, networks, rounded_product, sample_action
+from made.agents.sac import LOG_STD, RAD, Layout, center_crop, networks, random_crop, rounded_product
 from made.core import Space, Spec, Transition
+from made.nets.distributions import TanhNormal
 
 ACTIONS = Space((2,), jnp.float32, None, -1.0, 1.0)
 PIXELS, STATE = Spec(Space((18, 17, 6), jnp.uint8), ACTIONS), Spec(Space((3,), jnp.float32), ACTIONS)
@@ -99,7 +99,7 @@ def values(critic, seen, action):
 
 
 def cropped(agent, obs):
-    return obs if agent.layout.encoder == "state" else np.stack([centre_crop(x, agent.layout.crop) for x in obs])
+    return obs if agent.layout.encoder == "state" else np.stack([center_crop(x, agent.layout.crop) for x in obs])
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -245,7 +245,7 @@ def test_crops_are_parts_of_their_images_at_all_places():
     wanted = {17 * i + j for i in range(4) for j in range(3)}
     assert set(corners.tolist()) == wanted and np.bincount(corners)[list(wanted)].min() > 10
     assert all(np.array_equal(x[..., 0] - x[0, 0, 0], numbers[0, :15, :15, 0]) for x in np.asarray(cut)[:20])
-    assert centre_crop(numbers[0], 15)[0, 0, 0] == 17 + 1
+    assert center_crop(numbers[0], 15)[0, 0, 0] == 17 + 1
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -264,7 +264,8 @@ def test_deviations_stay_within_their_bounds_and_far_actions_have_finite_probabi
     _, state, *_ = made("state")
     far = quick(lambda x: state.actor(x, jnp.float32))(jnp.array([[1e4, -1e4, 1e4], [0.0, 0.0, 0.0]]))
     assert (far.log_std >= LOG_STD[0]).all() and (far.log_std <= LOG_STD[1]).all()
-    action, log_prob = quick(sample_action)(Policy(jnp.array([[40.0]]), jnp.array([[0.0]])), jax.random.key(0))
+    edge = TanhNormal(jnp.array([[40.0]]), jnp.ones((1, 1)), jnp.zeros((1, 1)))
+    action, log_prob = quick(lambda key: edge.sample_and_log_prob(key))(jax.random.key(0))
     assert action[0, 0] == 1 and np.isfinite(log_prob).all()
 
 

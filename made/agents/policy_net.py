@@ -1,7 +1,7 @@
-"""The networks of the MiniGrid experiments: convolutions over symbols, dense layers, a recurrent core, two heads.
+"""The network of IMPALA and PPO: convolutions, dense layers, a recurrent core, heads for the policy and the values.
 
-Everything takes any leading axes, so an unroll of many environments is a few large products. Convolutions are slices
-and a product too: under a `vmap` over lanes, each with its own weights, a grouped convolution would be slow.
+Everything takes any leading axes, so an unroll of many environments is a few large matmuls. Convolutions are slices
+and a matmul too: under a `vmap` over runs with their own weights, a grouped convolution would be slow.
 """
 
 import math
@@ -11,30 +11,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from made import nets
 from made.core import Space, Spec, Transition, dict_obs, trees
-from made.core.config import COUNT, check_numbers, check_types
+from made.core.config import COUNT, check_numbers
+from made.nets.layers import Dense, as_vector, check_precision, orthogonal_dense
 from made.nets.recurrent import GATES, Carry, Recurrent
 
 KERNEL = 3
-
-
-class Dense(eqx.Module):
-    """x W + b, orthogonal at the start as in RIDE's code."""
-
-    weight: Float[Array, "i o"]
-    bias: Float[Array, " o"]
-
-    def __init__(self, inputs: int, outputs: int, *, key: Key[Array, ""], gain: float = math.sqrt(2)):
-        self.weight = gain * nets.orthonormal(key, (inputs, outputs))
-        self.bias = jnp.zeros(outputs)
-
-    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
-        return x @ self.weight + self.bias
+GAIN = math.sqrt(2)  # of the initial weights before a ReLU, as in RIDE's code
 
 
 class Patches(eqx.Module):
-    """A 3 x 3 convolution with padding 1, as the nine shifted images side by side times one matrix."""
+    """A 3 x 3 convolution with padding 1, as nine shifted images concatenated and one matmul."""
 
     dense: Dense
     stride: int = eqx.field(static=True)
@@ -49,8 +36,8 @@ class Patches(eqx.Module):
 class Layout(eqx.Module):
     """The shape of a network. `memory` is "lstm", "gru" or "" for none.
 
-    `inputs` is "symbols" for grids, whose small numbers go in as they are, as in RIDE's and NovelD's code, and
-    "pixels" for images, divided by 255. `precision` is that of the products; the parameters stay float32.
+    `inputs` is "symbols" for grids, whose values are not scaled, as in RIDE's and NovelD's code, and "pixels" for
+    images, divided by 255. `precision` is that of the matmuls; the parameters stay float32.
     """
 
     channels: tuple[int, ...] = eqx.field(static=True, default=(16, 32, 32))
@@ -63,40 +50,34 @@ class Layout(eqx.Module):
     precision: str = eqx.field(static=True, default="float32")
 
     def __check_init__(self):
-        check_types(self)
-        if len(self.channels) != len(self.strides) or not self.dense:
-            raise ValueError(
-                "Layout takes a stride for each convolution and one dense layer or more; got "
-                f"channels={self.channels}, strides={self.strides}, dense={self.dense}."
-            )
         check_numbers(self, {COUNT: ("width", "layers")})
-        if not all(isinstance(x, int) and x >= 1 for x in (*self.channels, *self.strides, *self.dense)):
+        sizes = (*self.channels, *self.strides, *self.dense)
+        if len(self.channels) != len(self.strides) or not self.dense or min(sizes) < 1:
             raise ValueError(
-                f"Layout takes sizes of at least 1 as channels, strides and dense, got {self.channels}, "
-                f"{self.strides} and {self.dense}."
+                "Layout takes sizes of at least 1: a stride for each convolution, and one dense layer or more. Got "
+                f"channels={self.channels}, strides={self.strides}, dense={self.dense}."
             )
         if self.memory not in ("", *GATES) or self.inputs not in ("symbols", "pixels"):
             raise ValueError(
                 f"Layout takes memory='lstm', 'gru' or '' and inputs='symbols' or 'pixels'; got "
                 f"memory={self.memory!r}, inputs={self.inputs!r}."
             )
-        if self.precision not in ("float32", "bfloat16"):
-            raise ValueError(f"Layout takes precision='float32' or 'bfloat16', got {self.precision!r}.")
+        check_precision(self)
 
     def blank(self) -> tuple[Carry, ...]:
-        """The recurrent state at the start of an episode, a part for each layer."""
+        """The recurrent state at the start of an episode, one part for each layer."""
         parts = {"lstm": 2, "gru": 1}.get(self.memory, 0)
         return tuple((jnp.zeros(self.width),) * parts for _ in range(self.layers if parts else 0))
 
     def without_memory(self) -> "Layout":
-        """The same without its recurrent core: a dense layer of its width stands there."""
+        """The same with a dense layer of the same width for the recurrent core."""
         return Layout(
             self.channels, self.strides, (*self.dense, self.width), "", inputs=self.inputs, precision=self.precision
         )
 
 
 LAYOUTS = {
-    "small": Layout((16, 32), (2, 2)),  # for CPUs: 140,000 products a frame; Layout() has 246,000
+    "small": Layout((16, 32), (2, 2)),  # for CPUs: 140,000 multiplications a frame; Layout() has 246,000
     "mid": Layout((32, 64), (2, 2), (256,), "lstm", 256),
     "ride": Layout((32, 32, 32), (2, 2, 2), (1024, 1024), "lstm", 1024, 2),
     "noveld": Layout((32, 128, 512), (1, 2, 2), (1024, 1024), "lstm", 1024, 2),
@@ -120,55 +101,47 @@ class PolicyNet(eqx.Module):
 
     def __init__(self, layout: Layout, spec: Spec, heads: int, view: str, *, key: Key[Array, ""]):
         self.layout, self.action, self.goal, self.view = layout, spec.action, spec.goal, view
-        looked_at = dict_obs.looked_at(spec.obs, view)
-        self.spaces = tuple(jax.tree.leaves(looked_at, is_leaf=lambda x: isinstance(x, Space)))
+        is_space, looked_at = lambda x: isinstance(x, Space), dict_obs.looked_at(spec.obs, view)
+        self.spaces = tuple(jax.tree.leaves(looked_at, is_leaf=is_space))
         k_conv, k_dense, k_core, k_policy, k_value = jax.random.split(key, 5)
         images = [space for space in self.spaces if is_image(space)]
         keys = jax.random.split(k_conv, max(len(images), 1))
         self.convolutions = tuple(self._stack(space, k) for space, k in zip(images, keys, strict=False))
-        size = sum(self._size(space) for space in self.spaces) + self._goal_size()
-        sizes = (size, *layout.dense)
+        blank = lambda tree: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree, is_leaf=is_space)  # noqa: E731
+        sizes = (jax.eval_shape(lambda: self._inputs(blank(spec.obs), blank(spec.goal))).size, *layout.dense)
         keys = jax.random.split(k_dense, len(layout.dense))
-        self.dense = tuple(Dense(i, o, key=k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False))
+        self.dense = tuple(orthogonal_dense(i, o, k, GAIN) for i, o, k in zip(sizes, sizes[1:], keys, strict=False))
         top, layers = layout.dense[-1], layout.layers if layout.memory else 0
         sizes = (top, *[layout.width] * layers)
         keys = jax.random.split(k_core, max(layers, 1))
         self.core = tuple(
             Recurrent(layout.memory, i, layout.width, key=k) for i, k in zip(sizes[:-1], keys, strict=False)
         )
-        self.policy = Dense(sizes[-1], math.prod(spec.action.shape) * (spec.action.n or 1), key=k_policy, gain=1.0)
-        self.value = Dense(sizes[-1], heads, key=k_value, gain=1.0)
+        self.policy = orthogonal_dense(sizes[-1], math.prod(spec.action.shape) * (spec.action.n or 1), k_policy)
+        self.value = orthogonal_dense(sizes[-1], heads, k_value)
 
     def _stack(self, space: Space, key: Key[Array, ""]) -> tuple[Patches, ...]:
         sizes = (space.shape[-1] + self._on_image(space), *self.layout.channels)
         keys = jax.random.split(key, max(len(self.layout.channels), 1))
-        dense = [Dense(KERNEL**2 * i, o, key=k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False)]
+        dense = [orthogonal_dense(KERNEL**2 * i, o, k, GAIN) for i, o, k in zip(sizes, sizes[1:], keys, strict=False)]
         return tuple(Patches(d, s) for d, s in zip(dense, self.layout.strides, strict=True))
 
     def _on_image(self, space: Space) -> bool:
-        """Whether the goal is a cell of this image: it is then shown as one more channel."""
-        return self.goal is not None and self.goal.n == math.prod(space.shape[:2])
+        """Whether the goal is a cell of this image: then it is one more channel."""
+        return is_image(space) and self.goal is not None and self.goal.n == math.prod(space.shape[:2])
 
-    def _size(self, space: Space) -> int:
-        if not is_image(space):
-            return math.prod(space.shape) * (space.n or 1)
-        w, h, c = *space.shape[:2], (space.shape[-1], *self.layout.channels)[-1]
-        for stride in self.layout.strides:
-            w, h = -(-w // stride), -(-h // stride)
-        return w * h * c
-
-    def _goal_size(self) -> int:
-        shown = any(is_image(space) and self._on_image(space) for space in self.spaces)
-        return 0 if self.goal is None or shown else math.prod(self.goal.shape) * (self.goal.n or 1)
-
-    def features(self, obs: PyTree, goal: PyTree) -> Float[Array, "*b f"]:
-        """What the dense layers make of an observation."""
+    def _inputs(self, obs: PyTree, goal: PyTree) -> Float[Array, "*b i"]:
+        """All parts of an observation and the goal as one vector."""
         parts, stacks = [], iter(self.convolutions)
         for space, x in zip(self.spaces, jax.tree.leaves(dict_obs.looked_at(obs, self.view)), strict=True):
             parts.append(self._image(x, space, goal, next(stacks)) if is_image(space) else _vector(x, space))
-        if self._goal_size():
-            parts.append(_vector(goal, self.goal))  # type: ignore[arg-type]
-        x = jnp.concatenate([part.astype(self.layout.precision) for part in parts], -1)
+        if self.goal is not None and not any(map(self._on_image, self.spaces)):
+            parts.append(_vector(goal, self.goal))
+        return jnp.concatenate([part.astype(self.layout.precision) for part in parts], -1)
+
+    def features(self, obs: PyTree, goal: PyTree) -> Float[Array, "*b f"]:
+        """The output of the dense layers."""
+        x = self._inputs(obs, goal)
         for layer in self.dense:
             x = jax.nn.relu(layer(x))
         return x
@@ -183,7 +156,7 @@ class PolicyNet(eqx.Module):
         return x.reshape((*x.shape[:-3], -1))
 
     def step(self, carry: tuple[Carry, ...], obs: PyTree, goal: PyTree) -> tuple[tuple[Carry, ...], Array, Array]:
-        """One decision: (carry, logits, values)."""
+        """One step: (carry, logits, values)."""
         net, after = self.cast(), []
         x = net.features(obs, goal)
         for layer, part in zip(net.core, carry, strict=True):
@@ -195,7 +168,7 @@ class PolicyNet(eqx.Module):
     def unroll(
         self, carry: tuple[Carry, ...], obs: PyTree, goal: PyTree, fresh: Bool[Array, "T N"]
     ) -> tuple[tuple[Carry, ...], Float[Array, "T N a"], Float[Array, "T N v"]]:
-        """All decisions of an unroll, leaves [T, N, ...]; the carry is blank where `fresh`."""
+        """All steps of an unroll, leaves [T, N, ...]; the carry is reset where `fresh`."""
         net, after = self.cast(), []
         x = net.features(obs, goal)
         for layer, part in zip(net.core, carry, strict=True):
@@ -206,7 +179,7 @@ class PolicyNet(eqx.Module):
     def successor_values(
         self, carry: tuple[Carry, ...], batch: Transition, fresh: Bool[Array, "T N"]
     ) -> Float[Array, "T N v"]:
-        """The values of the true successors of an unroll: the recurrent state is that before any reset."""
+        """The values of the true successors, from the recurrent states before any reset."""
         net = self.cast()
         x, ahead = net.features(batch.obs, batch.note.goal), net.features(batch.next_obs, batch.next_note.goal)
         for layer, part in zip(net.core, carry, strict=True):
@@ -220,7 +193,7 @@ class PolicyNet(eqx.Module):
         return self.policy(x), self.value(x)
 
     def cast(self) -> "PolicyNet":
-        """The same network with its parameters in the precision of its products; the heads stay in full precision."""
+        """The same network with parameters in the precision of its matmuls; the heads stay in float32."""
         if self.layout.precision == "float32":
             return self
         body = lambda net: (net.convolutions, net.dense, net.core)  # noqa: E731
@@ -228,10 +201,10 @@ class PolicyNet(eqx.Module):
 
 
 def is_image(space: Space) -> bool:
-    """Whether a leaf is an image [w, h, c] with something to slide over."""
+    """Whether a leaf is an image [w, h, c] at least as large as the kernel."""
     return space.n is None and len(space.shape) == 3 and min(space.shape[:2]) >= KERNEL
 
 
 def _vector(x: Array, space: Space) -> Array:
     """One leaf as a vector, for any leading axes."""
-    return trees.over_leading(lambda x: nets.as_vector(x, space, None), x.ndim - len(space.shape))(x)
+    return trees.over_leading(lambda x: as_vector(x, space), x.ndim - len(space.shape))(x)

@@ -1,4 +1,4 @@
-"""IMPALA: an actor-critic that learns from unrolls by V-trace, the agent of the paper's MiniGrid experiments."""
+"""IMPALA: an actor-critic with V-trace, the agent of the paper's MiniGrid experiments."""
 
 from typing import NamedTuple
 
@@ -8,29 +8,30 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from made.agents.impala.network import LAYOUTS, Layout, PolicyNet
-from made.agents.impala.vtrace import vtrace
+from made.agents.policy_net import LAYOUTS, Layout, PolicyNet
+from made.agents.returns import check_heads, episode_starts, split_reward, vtrace
 from made.core import Agent, Metrics, Spec, Transition, trees
 from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, BELOW_ONE, OMIT_DEFAULT, POSITIVE, SHARE, check_numbers
+from made.nets.fit import descend, linear_decay
 
 RANGES = {
     SHARE: ("discount", "discount_intrinsic"),
     BELOW_ONE: ("smoothing",),
-    AT_LEAST_ZERO: ("decay", "entropy", "baseline"),
+    AT_LEAST_ZERO: ("decay", "entropy", "baseline", "lag"),
     ABOVE_ZERO: ("clip", "clip_gradient"),
     POSITIVE: ("learning_rate", "epsilon"),
 }
 
 
 class ActionExtras(NamedTuple):
-    """What is written down with an action: how likely it was, and the recurrent state before it."""
+    """What the learner needs of the policy that acted: log pi(a), and the recurrent state before the action."""
 
     log_prob: Float[Array, "*b"]
     carry: PyTree
 
 
 class IMPALAState(NamedTuple):
-    """Parameters, optimiser, older parameters for the actors (oldest first), and updates done."""
+    """Parameters, optimizer state, older parameters for the actors (oldest first), and updates done."""
 
     net: PolicyNet
     optimiser: PyTree
@@ -43,18 +44,17 @@ class IMPALA(Agent):
 
         loss = sum_t mean_n [ -log pi(a) advantage + baseline 1/2 (v - V)^2 - entropy H(pi) ]
 
-    The reward that `reward_fn` gives, r + tau b, is clipped to [-clip, clip]. The end of an episode, by the task or by
-    its time limit, cuts the return, as in RIDE's and NovelD's code. With `bootstrap_truncated` a truncated step
-    bootstraps from the value of the last observation before the reset instead; a terminated one never does.
-    `heads=2` has values for r and for tau b apart, the latter with `discount_intrinsic`. With
-    `episodic_intrinsic=False` the return of tau b goes on into the next episode, as in the paper of RND (Burda et al.
-    2018). `lag` is how many updates the actors are behind, as asynchronous actors are.
+    The reward of `reward_fn`, r + tau b, is clipped to [-clip, clip]. Termination and truncation end the return, as in
+    RIDE's and NovelD's code. With `bootstrap_truncated` a truncated step bootstraps from the value of the last
+    observation before the reset. `heads=2` has separate values for r and tau b, the latter with `discount_intrinsic`.
+    With `episodic_intrinsic=False` the return of tau b continues into the next episode, as in the paper of RND (Burda
+    et al. 2018). The actors are `lag` updates behind, as asynchronous actors are.
     The paper prints epsilon 0.01; RIDE's and NovelD's releases have 1e-5 (docs/deviations.md).
     """
 
     layout: Layout = LAYOUTS["small"]
     learning_rate: float = 1e-4
-    decay: float = 0.0  # updates after which the learning rate has fallen to 0; 0: it stays
+    decay: float = 0.0  # updates until the learning rate is 0; 0: constant
     epsilon: float = 1e-5
     smoothing: float = 0.99
     entropy: float = 5e-4
@@ -71,10 +71,7 @@ class IMPALA(Agent):
 
     def __check_init__(self):
         check_numbers(self, RANGES)
-        if self.heads == 1 and not self.episodic_intrinsic:
-            raise ValueError("A non-episodic intrinsic return needs a value of its own: set heads=2.")
-        if self.heads not in (1, 2) or self.lag < 0:
-            raise ValueError(f"IMPALA takes heads=1 or 2 and lag >= 0, got heads={self.heads}, lag={self.lag}.")
+        check_heads(self)
 
     def init(self, key, spec: Spec) -> IMPALAState:
         if spec.action.n is None or spec.action.shape:
@@ -84,18 +81,18 @@ class IMPALA(Agent):
             )
         net = PolicyNet(self.layout, spec, self.heads, self.view, key=key)
         older = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.lag, *x.shape)), net) if self.lag else ()
-        optimiser = self._scale().init(net)  # type: ignore[arg-type]
+        optimiser = self._optimizer(self.learning_rate).init(net)  # type: ignore[arg-type]
         return IMPALAState(net, optimiser, older, jnp.zeros((), jnp.int32))
 
-    def _scale(self) -> optax.GradientTransformation:
+    def _optimizer(self, rate: Array | float) -> optax.GradientTransformation:
         scale = optax.scale_by_rms(self.smoothing, self.epsilon, eps_in_sqrt=False)
-        return optax.chain(optax.clip_by_global_norm(self.clip_gradient), scale)
+        return optax.chain(optax.clip_by_global_norm(self.clip_gradient), scale, optax.scale_by_learning_rate(rate))
 
     def carry(self, spec):
         return self.layout.blank()
 
     def acting_params(self, state):
-        """The parameters in the precision of their products: casting them at every step would read all each time."""
+        """The parameters in the precision of the network, cast once for a rollout."""
         older = jax.vmap(PolicyNet.cast)(state.older) if self.lag else state.older
         return state._replace(net=state.net.cast(), older=older)
 
@@ -109,49 +106,39 @@ class IMPALA(Agent):
         rewards = self.streams(batch, reward_fn(batch))
         loss = lambda net: self.loss(net, batch, rewards)  # noqa: E731
         (_, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(state.net)
-        change, optimiser = self._scale().update(gradient, state.optimiser)
-        rate = self.learning_rate * jnp.where(
-            self.decay > 0, jnp.maximum(1 - state.k / jnp.maximum(self.decay, 1), 0), 1
-        )
-        net = jax.tree.map(lambda x, d: x - rate * d, state.net, change)
+        rate = linear_decay(self.learning_rate, state.k, self.decay)
+        net, optimiser = descend(self._optimizer(rate), state.net, gradient, state.optimiser)
         older = state.older
         if self.lag:
             older = jax.tree.map(lambda old, new: jnp.concatenate([old[1:], new[None]]), older, state.net)
-        metrics |= {"gradient_norm": _norm(gradient), "learning_rate": rate}
+        metrics |= {"gradient_norm": optax.tree.norm(gradient), "learning_rate": rate}
         return IMPALAState(net, optimiser, older, state.k + 1), metrics
 
     def streams(self, batch: Transition, reward: Float[Array, "T N"]) -> Float[Array, "T N heads"]:
-        """The clipped rewards that the values are of: r + tau b, or r and tau b apart."""
-        each = [reward] if self.heads == 1 else [batch.reward, reward - batch.reward]
-        return jnp.clip(jnp.stack(each, -1), -self.clip, self.clip)
+        """The clipped reward of each value."""
+        return jnp.clip(split_reward(batch, reward, self.heads), -self.clip, self.clip)
 
     def _by_head(self, ends: Bool[Array, "T N"]) -> Bool[Array, "T N heads"]:
-        """Where the return of each value ends: that of the bonus goes on unless `episodic_intrinsic`."""
+        """Where the return of each value ends; that of the bonus does not unless `episodic_intrinsic`."""
         return jnp.stack([ends, ends & self.episodic_intrinsic][: self.heads], -1)
 
     def loss(
         self, net: PolicyNet, batch: Transition, rewards: Float[Array, "T N heads"]
     ) -> tuple[Float[Array, ""], Metrics]:
         """The loss of one batch [T, N], summed over time and averaged over environments, and its parts."""
-        done = batch.terminated | batch.truncated
-        fresh = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
-        first = trees.index(batch.extras.carry, 0)
+        first, fresh = trees.index(batch.extras.carry, 0), episode_starts(batch)
         carry, logits, value = net.unroll(first, batch.obs, batch.note.goal, fresh)
         _, _, bootstrap = net.step(carry, trees.index(batch.next_obs, -1), trees.index(batch.next_note.goal, -1))
         log_pi = jax.nn.log_softmax(logits)
         log_prob = jnp.take_along_axis(log_pi, batch.action[..., None], -1)[..., 0]
         log_ratio = jax.lax.stop_gradient(log_prob - batch.extras.log_prob)
-        discounts = jnp.stack([self.discount, self.discount_intrinsic][: self.heads])
-        ends, truncated, final = done, None, None
+        discount = jnp.stack([self.discount, self.discount_intrinsic][: self.heads])
+        ends, truncated, final = batch.terminated | batch.truncated, None, None
         if self.bootstrap_truncated:
             ends, truncated = batch.terminated, self._by_head(batch.truncated)
             final = jax.lax.stop_gradient(net).successor_values(first, batch, fresh)
-
-        def each(reward, discount, ends, value, last, truncated, final):
-            return vtrace(log_ratio, reward, discount * ~ends, value, last, truncated=truncated, final_value=final)
-
-        streams = (rewards, discounts, self._by_head(ends), value, bootstrap, truncated, final)
-        aim = jax.vmap(each, (-1, 0, -1, -1, -1, -1, -1), -1)(*streams)
+        discount = discount * ~self._by_head(ends)
+        aim = vtrace(log_ratio[..., None], rewards, discount, value, bootstrap, truncated=truncated, final_value=final)
         aim = jax.tree.map(jax.lax.stop_gradient, aim)
         parts = {
             "policy_loss": -(log_prob * aim.advantage.sum(-1)),
@@ -162,7 +149,3 @@ class IMPALA(Agent):
         total = summed["policy_loss"] + self.baseline * summed["baseline_loss"] - self.entropy * summed["entropy"]
         metrics = {name: x.mean() for name, x in parts.items()}
         return total, {"loss": total, "ratio": jnp.exp(log_ratio).mean(), "value": value.mean(), **metrics}
-
-
-def _norm(tree: PyTree) -> Float[Array, ""]:
-    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))

@@ -10,7 +10,7 @@ import pytest
 from contracts.settings import Drift, Walk, quick, small_grid
 
 from made.agents import PPO
-from made.agents.impala.network import Layout
+from made.agents.policy_net import Layout
 from made.bonuses import NoBonus
 from made.core import Environment, Space, Spec, Step, trees
 from made.training.on_policy import RunConfig
@@ -66,12 +66,15 @@ def test_targets_equal_the_recursion_over_steps_of_the_network(memory, layers, e
     assert int(batch.truncated.sum(0).max()) > 1
     value, rewards = np.asarray(batch.extras.value), np.stack([batch.reward, np.full((20, 3), 0.3)], -1)
     for n in range(3):
+        carry, successors = trees.index(batch.extras.carry, (0, n)), []
+        for t in range(20):
+            after = step(carry, batch.obs[t, n])[0]
+            successors.append(np.asarray(step(after, batch.next_obs[t, n])[2]))
+            carry = agent.carry(Walk().spec) if bool(batch.terminated[t, n] | batch.truncated[t, n]) else after
         beyond = np.zeros(2)
         for t in reversed(range(20)):
             over, cut = bool(batch.terminated[t, n]), bool(batch.terminated[t, n] | batch.truncated[t, n])
-            carry = jax.tree.map(lambda x, t=t, n=n: x[t, n], batch.extras.carry)
-            successor = np.asarray(step(step(carry, batch.obs[t, n])[0], batch.next_obs[t, n])[2])
-            ends, ahead = np.array([over, over & episodic]), successor.copy()
+            ends, ahead = np.array([over, over & episodic]), successors[t].copy()
             cuts = np.array([cut, cut & episodic])
             if not episodic and t < 19:
                 ahead[1] = value[t + 1, n, 1]
@@ -221,7 +224,7 @@ def test_it_learns_multi_discrete_actions():
 
 
 def test_settings_that_do_not_fit_together_are_errors():
-    with pytest.raises(ValueError, match="takes heads=1 or heads=2, got 3"):
+    with pytest.raises(ValueError, match="takes heads=1 or heads=2, got heads=3"):
         PPO(heads=3)
     with pytest.raises(ValueError, match="needs a value of its own: set heads=2"):
         PPO(episodic_intrinsic=False)
@@ -235,8 +238,19 @@ def test_settings_that_do_not_fit_together_are_errors():
             jax.eval_shape(
                 lambda s, b, agent=agent: agent.update(s, b, lambda b: b.reward, jax.random.key(0)), state, batch
             )
-    with pytest.raises(ValueError, match="without finite bounds"):
-        PPO().init(jax.random.key(0), Spec(Space((2,), jnp.float32), Space((1,), jnp.float32)))
+
+
+@pytest.mark.parametrize("bounds", [(None, None), (-np.inf, np.inf), (0.0, np.inf)])
+def test_continuous_actions_without_finite_bounds_are_an_error(bounds):
+    with pytest.raises(ValueError, match=r"without finite bounds\. Wrap the environment in gymnasium"):
+        PPO().init(jax.random.key(0), Spec(Space((2,), jnp.float32), Space((1,), jnp.float32, None, *bounds)))
+
+
+@pytest.mark.parametrize("name", ["target_kl", "clip_range_value", "clip_range", "max_grad_norm"])
+def test_limits_of_zero_are_an_error(name):
+    """They would stop every update, or hold every value where it is."""
+    with pytest.raises(ValueError, match=f"PPO takes a number above 0 as {name}, got 0"):
+        PPO(**{name: 0.0})
 
 
 def collected_shapes(agent):

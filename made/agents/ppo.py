@@ -1,5 +1,6 @@
 """PPO: an actor-critic that takes several epochs of clipped updates on each rollout."""
 
+import math
 from typing import NamedTuple
 
 import equinox as eqx
@@ -8,17 +9,18 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from made.agents.impala.network import LAYOUTS, Layout, PolicyNet
-from made.agents.ppo.actions import check_actions, distribution, is_discrete, to_environment
-from made.agents.ppo.gae import gae
+from made.agents.policy_net import LAYOUTS, Layout, PolicyNet
+from made.agents.returns import check_heads, episode_starts, gae, split_reward
 from made.core import Agent, Metrics, Spec, Transition, trees
 from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, POSITIVE, SHARE, check_numbers
 from made.core.interfaces import RewardFn
+from made.nets.distributions import action_distribution, to_bounds
+from made.nets.fit import descend, linear_decay
 
 RANGES = {
     SHARE: ("discount", "discount_intrinsic", "gae_lambda"),
     AT_LEAST_ZERO: ("decay", "entropy", "value_coef"),
-    ABOVE_ZERO: ("clip_range", "max_grad_norm"),
+    ABOVE_ZERO: ("clip_range", "clip_range_value", "max_grad_norm", "target_kl"),
     POSITIVE: ("learning_rate", "epsilon"),
     COUNT: ("epochs", "minibatches"),
 }
@@ -121,21 +123,24 @@ class PPO(Agent):
 
     def __check_init__(self):
         check_numbers(self, RANGES)
-        if self.heads not in (1, 2):
-            raise ValueError(f"PPO takes heads=1 or heads=2, got {self.heads}.")
-        if self.heads == 1 and not self.episodic_intrinsic:
-            raise ValueError("A non-episodic intrinsic return needs a value of its own: set heads=2.")
+        check_heads(self)
 
     def init(self, key, spec: Spec) -> PPOState:
-        check_actions(spec.action)
+        action = spec.action
+        if action.n is None and not all(x is not None and math.isfinite(x) for x in (action.low, action.high)):
+            raise ValueError(
+                f"PPO scales continuous actions to their bounds, but the actions are {action} without finite bounds. "
+                "Wrap the environment in gymnasium.wrappers.RescaleAction or ClipAction, or bound its action space."
+            )
         net = PolicyNet(self.layout, spec, self.heads, self.view, key=key)
         net = eqx.tree_at(lambda net: net.policy.weight, net, POLICY_GAIN * net.policy.weight)
-        width = 0 if is_discrete(spec.action) else net.policy.bias.size
-        params = PPOParams(net, jnp.zeros(width))
-        return PPOState(params, self._optimizer().init(params), jnp.zeros((), jnp.int32))  # type: ignore[arg-type]
+        params = PPOParams(net, jnp.zeros(0 if action.n is not None else net.policy.bias.size))
+        optimizer = self._optimizer(self.learning_rate).init(params)  # type: ignore[arg-type]
+        return PPOState(params, optimizer, jnp.zeros((), jnp.int32))
 
-    def _optimizer(self) -> optax.GradientTransformation:
-        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), optax.scale_by_adam(eps=self.epsilon))
+    def _optimizer(self, rate: Array | float) -> optax.GradientTransformation:
+        adam = optax.scale_by_adam(eps=self.epsilon)
+        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), adam, optax.scale_by_learning_rate(rate))
 
     def carry(self, spec):
         return self.layout.blank()
@@ -148,10 +153,10 @@ class PPO(Agent):
         params = state.params
         after, outputs, value = params.net.step(carry, obs, goal)
         space = params.net.action
-        policy = distribution(space, outputs, params.log_std)
+        policy = action_distribution(space, outputs, params.log_std)
         sample = policy.sample(key) if explore else policy.mode()
-        kept = () if is_discrete(space) else sample
-        return after, to_environment(space, sample), PolicyExtras(policy.log_prob(sample), value, kept, carry)
+        kept = () if space.n is not None else sample
+        return after, to_bounds(space, sample), PolicyExtras(policy.log_prob(sample), value, kept, carry)
 
     def update(self, state, batch, reward_fn: RewardFn, key):
         samples = self.samples(state.params.net, batch, reward_fn(batch))
@@ -166,9 +171,7 @@ class PPO(Agent):
                 "minibatches that divides it."
             )
         order = jax.vmap(lambda k: jax.random.permutation(k, n))(jax.random.split(key, self.epochs))
-        rate = self.learning_rate * jnp.where(
-            self.decay > 0, jnp.maximum(1 - state.k / jnp.maximum(self.decay, 1), 0), 1
-        )
+        rate = linear_decay(self.learning_rate, state.k, self.decay)
 
         def step(now, index):
             params, optimizer, stopped = now
@@ -177,8 +180,7 @@ class PPO(Agent):
             (_, metrics), gradient = jax.value_and_grad(self.loss, has_aux=True)(params, part, carry)
             if self.target_kl is not None:
                 stopped = stopped | (metrics["approx_kl"] > 1.5 * self.target_kl)
-            change, moved = self._optimizer().update(gradient, optimizer)
-            following = jax.tree.map(lambda x, d: x - rate * d, params, change), moved
+            following = descend(self._optimizer(rate), params, gradient, optimizer)
             if self.target_kl is not None:
                 following = trees.select(stopped, (params, optimizer), following)
             return (*following, stopped), {**metrics, "gradient_norm": optax.tree.norm(gradient)}
@@ -194,38 +196,31 @@ class PPO(Agent):
 
     def samples(self, net: PolicyNet, batch: Transition, reward: Float[Array, "T N"]) -> Samples:
         """Advantages and value targets of a rollout, with all else that the epochs need."""
-        done = batch.terminated | batch.truncated
-        fresh = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
-        each = [reward] if self.heads == 1 else [batch.reward, reward - batch.reward]
-        rewards = jnp.stack(each, -1)
-        value = batch.extras.value
-        following = jnp.concatenate([value[1:], value[-1:]])  # the last row is replaced below
-        last = jnp.zeros_like(done).at[-1].set(True)
-        next_value = successor_values(net, batch, batch.truncated | last, following)
-        advantage = gae(
-            rewards[..., 0], value[..., 0], next_value[..., 0], batch.terminated, done,
-            discount=self.discount, gae_lambda=self.gae_lambda,
-        )[..., None]  # fmt: skip
-        if self.heads == 2:
-            over, cut, ahead = batch.terminated, done, next_value
-            if not self.episodic_intrinsic:
-                never = jnp.zeros_like(done)
-                over, cut, ahead = never, never, jnp.where(last[..., None], next_value, following)
-            intrinsic = gae(
-                rewards[..., 1], value[..., 1], ahead[..., 1], over, cut,
-                discount=self.discount_intrinsic, gae_lambda=self.gae_lambda,
-            )  # fmt: skip
-            advantage = jnp.concatenate([advantage, intrinsic[..., None]], -1)
-        action = batch.action if is_discrete(net.action) else batch.extras.sample
+        episodic = jnp.array([True, self.episodic_intrinsic])[: self.heads]
+        terminated, done = (x[..., None] & episodic for x in (batch.terminated, batch.terminated | batch.truncated))
+        value, last = batch.extras.value, jnp.zeros_like(batch.terminated).at[-1].set(True)
+        fresh = episode_starts(batch)
+        successor = net.successor_values(trees.index(batch.extras.carry, 0), batch, fresh)
+        # Where the return goes on into the next episode, so does the value.
+        next_value = jnp.where(episodic | last[..., None], successor, jnp.roll(value, -1, 0))
+        discount = jnp.stack([self.discount, self.discount_intrinsic][: self.heads])
+        rewards = split_reward(batch, reward, self.heads)
+        advantage = gae(rewards, value, next_value, terminated, done, discount=discount, gae_lambda=self.gae_lambda)
         return Samples(
-            batch.obs, batch.note.goal, action, fresh, batch.extras.log_prob, value, advantage.sum(-1),
+            batch.obs,
+            batch.note.goal,
+            batch.action if net.action.n is not None else batch.extras.sample,
+            fresh,
+            batch.extras.log_prob,
+            value,
+            advantage.sum(-1),
             advantage + value,
-        )  # fmt: skip
+        )
 
     def loss(self, params: PPOParams, samples: Samples, carry: PyTree) -> tuple[Float[Array, ""], Metrics]:
         """The loss of one minibatch of sequences, and its parts."""
         _, outputs, value = params.net.unroll(carry, samples.obs, samples.goal, samples.fresh)
-        policy = distribution(params.net.action, outputs, params.log_std)
+        policy = action_distribution(params.net.action, outputs, params.log_std)
         log_ratio = policy.log_prob(samples.action) - samples.log_prob
         ratio, advantage = jnp.exp(log_ratio), samples.advantage
         if self.normalize_advantage:
@@ -247,26 +242,3 @@ class PPO(Agent):
             "approx_kl": (ratio - 1 - log_ratio).mean(),
             "clip_fraction": (jnp.abs(ratio - 1) > self.clip_range).mean(),
         }
-
-
-def successor_values(
-    net: PolicyNet, batch: Transition, wanted: Bool[Array, "T N"], value: Float[Array, "T N heads"]
-) -> Float[Array, "T N heads"]:
-    """`value` with the value of the true successor put in where it is wanted.
-
-    Few steps of a rollout need it, so the network runs on one such step of every environment at a time.
-    """
-    rank, slots = jnp.cumsum(wanted, axis=0) - 1, jnp.arange(wanted.shape[1])
-
-    def one(state):
-        i, value = state
-        this = wanted & (rank == i)
-        t = jnp.argmax(this, axis=0)
-        at = lambda tree: jax.tree.map(lambda x: x[t, slots], tree)  # noqa: E731
-        carry, _, _ = net.step(at(batch.extras.carry), at(batch.obs), at(batch.note.goal))
-        _, _, ahead = net.step(carry, at(batch.next_obs), at(batch.next_note.goal))
-        put = jnp.where(this.any(0)[:, None], ahead, value[t, slots])
-        return i + 1, value.at[t, slots].set(put)
-
-    most = wanted.sum(0).max()
-    return jax.lax.while_loop(lambda state: state[0] < most, one, (jnp.zeros((), most.dtype), value))[1]

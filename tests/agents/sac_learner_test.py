@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from contracts.settings import TINY, quick, rnd
 
-from made.agents.sac.agent import RAD
-from made.agents.sac.network import Layout
+from made.agents.sac import RAD, Layout
 from made.bonuses import MADE, RE3, VAE, ConstantBonus, FirstVisit, HashedCount, Normalized, Scaled, Standardized, Sum
 from made.bonuses.made import CoverAtMadeScale
 from made.bonuses.re3 import distances
 from made.bonuses.registry import list_bonuses, make_bonus
-from made.bonuses.release.release_rnd import Re3ReleaseNormalized
+from made.bonuses.release import Re3ReleaseNormalized
 from made.bonuses.replay_data import DRAWS, FromBatch, LastFrame, needs_new, recent_window, under_replay
 from made.core import (
     Agent,

@@ -1,1 +1,0 @@
-"""IMPALA: an actor-critic with V-trace, for rollouts of compiled environments."""

@@ -1,1 +1,0 @@
-"""SAC from states and RAD (SAC with random crops) from pixels, for continuous control."""
