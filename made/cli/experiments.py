@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,8 @@ from typing import Annotated
 import tyro
 
 from made.cli.train import Flag, Several
+
+OBSERVED_WIDTH = 320  # characters of a verdict in the table of the terminal
 
 Name = Annotated[str, tyro.conf.Positional]
 Names = Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -260,23 +263,13 @@ def _tell(judged) -> None:
     table = Table("claim", "verdict", "observed", box=None, pad_edge=False)
     for row in judged:
         symbol, words = SAID[kind_of(row._asdict())]
-        seen = _shortened(row.observed)
+        seen = textwrap.shorten(row.observed, OBSERVED_WIDTH, placeholder="...")
         table.add_row(Text(f"{row.claim} {row.name}"), Text(f"{symbol} {words}"), Text(seen))
     console = Console()
     console.print(table, soft_wrap=False)
     counts = Counter(kind_of(row._asdict()) for row in judged)
     told = ", ".join(f"{n} {(SEVERAL[kind] if n > 1 else SAID[kind][1])}" for kind in SEVERAL if (n := counts[kind]))
     console.print(f"{len(judged)} claim{'s' * (len(judged) != 1)}: {told}.")
-
-
-def _shortened(observed: str, most: int = 320) -> str:
-    """As much as a table of the terminal bears: numbers are cut before the reason why they tell nothing."""
-    if len(observed) <= most:
-        return observed
-    numbers, why, reason = observed.partition(" Cannot be told: ")
-    room = max(most - len(why + reason), most // 3) if why else most
-    short = numbers[: room - 3] + "..." + why + reason
-    return short if len(short) <= most else short[: most - 3] + "..."
 
 
 def _warn(store) -> None:

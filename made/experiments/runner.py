@@ -191,15 +191,15 @@ def check(study: Study, store: Store) -> list[ClaimResult]:
     """Every claim of the study with its verdict."""
     table, problem = load(study, store)
     return (
-        unchecked_claims(study, problem)
+        unchecked_claims(study, problem, bool(table.labels()))
         if problem
         else check_claims(study.experiment, table, study.scale, study.command)
     )
 
 
-def unchecked_claims(study: Study, problem: str) -> list[ClaimResult]:
-    """The claims of a study whose runs are not there."""
-    rest = (None, problem, study.scale.value, 0, study.command)
+def unchecked_claims(study: Study, problem: str, incomplete: bool = False) -> list[ClaimResult]:
+    """The claims of a study whose runs are not there, or not all."""
+    rest = (None, problem, study.scale.value, 0, study.command, [], [problem] * incomplete)
     return [ClaimResult(claim.number, claim.name, claim.where, *rest) for claim in study.experiment.claims]
 
 
@@ -225,7 +225,9 @@ def publish(study: Study, store: Store, folder: Path, mark: str = "") -> Publish
     table, problem = load(study, store)
     experiment = study.experiment
     judged = (
-        unchecked_claims(study, problem) if problem else check_claims(experiment, table, study.scale, study.command)
+        unchecked_claims(study, problem, bool(table.labels()))
+        if problem
+        else check_claims(experiment, table, study.scale, study.command)
     )
     texts = {claim.number: claim.text for claim in experiment.claims}
     claims = [{**row._asdict(), "claim": f"Claim {row.claim}: {texts[row.claim]}."} for row in judged]

@@ -10,7 +10,7 @@ from made.experiments.paper import control_setup as shared
 from made.experiments.paper import control_verdicts as claims
 from made.experiments.statistics import interval, n_seeds_text
 from made.experiments.store.store import Scale
-from made.experiments.store.table import Table
+from made.experiments.store.table import Label, Table
 from made.experiments.types import Claim, Experiment, PaperFigure, rng
 
 
@@ -18,10 +18,10 @@ def trials(scale: Scale) -> dict[str, Trial]:
     found: dict[str, Trial] = {}
     for task, budget in shared.BUDGETS[shared.named(scale)].items():
         for method in (m for m in budget.methods if m != "re3/printed" or shared.has_printed(task)):
-            found[f"{task}/{method}"] = shared.run_of(task, method, scale, budget.report, budget.every)
+            found[Label(task=task, method=method)] = shared.run_of(task, method, scale, budget.report, budget.every)
         for method, bonus_coef in shared.chosen(task, scale).items():
             run = shared.run_of(task, method, scale, budget.report, budget.every, bonus_coef)
-            found[f"{task}/tuned/{method}"] = run
+            found[Label(task=task, method=f"tuned/{method}", tuned=True)] = run
     return found
 
 
@@ -30,24 +30,28 @@ def draw(table: Table) -> list[PaperFigure]:
     read = f"Return of {episodes(table)} episodes by the mean action, against steps of the environment; dotted: the threshold."
     printed = "pendulum_swingup/re3/printed" in table.labels()
     more = " RE3, printed: at the paper's bonus coefficient; RE3: at its authors'." * printed
-    plain = [label for label in table.labels() if "/tuned/" not in label]
+    plain = [label for label in table.select() if "tuned" not in label.tags]
     text = f"{what} with each bonus, at the paper's bonus coefficients. {read}{more}{shared.circles(table, plain)}"
     drawn = [_figure(table, plain, "dmc", text)] if plain else []
-    searched = {label.split("/")[0] for label in table.labels() if "/tuned/" in label}
-    tuned = [one for one in table.labels() if "/tuned/" in one or one.removesuffix("/none") in searched]
+    searched = table.tag("task", tuned=True)
+    tuned = [
+        one
+        for task in searched
+        for one in (*table.select(task=task, method="none"), *table.select(task=task, tuned=True))
+    ]
     if tuned:
         text = f"{what} with each bonus at the bonus coefficient that was chosen for it on other seeds, among the same for all. {read}{shared.circles(table, tuned)}"
         drawn.append(_figure(table, tuned, "dmc_tuned", text))
     return drawn
 
 
-def _figure(table: Table, labels: list[str], name: str, text: str) -> PaperFigure:
+def _figure(table: Table, labels: list[Label], name: str, text: str) -> PaperFigure:
     """A panel a task."""
     seeds = {label: len(table.seeds(label)) for label in labels}
-    names = list(dict.fromkeys(label.split("/", 1)[0] for label in labels))
+    names = list(dict.fromkeys(label.tags["task"] for label in labels))
     fig, axes = plots.panels(len(names), height=2.7)
     for ax, task in zip(axes, names, strict=True):
-        mine = [label for label in labels if label.startswith(f"{task}/")]
+        mine = [label for label in labels if label.tags["task"] == task]
         for method in (m for m in shared.methods(table, task) if f"{task}/{m}" in mine):
             plain = method == "none" and not shared.from_pixels(table)  # soft actor-critic, not RAD
             curve(ax, table, f"{task}/{method}", "none" if plain else shared.look(method))

@@ -7,7 +7,7 @@ from made.experiments import plots
 from made.experiments.paper import control_setup as shared
 from made.experiments.paper.control_returns import spread
 from made.experiments.store.store import Scale
-from made.experiments.store.table import Table
+from made.experiments.store.table import Label, Table
 from made.experiments.types import Experiment, PaperFigure, Search
 
 FIRST_SEED = 100  # the report has 0, 1, 2, ...
@@ -23,21 +23,15 @@ def trials(scale: Scale) -> dict[str, Trial]:
         for method in budget.searched:
             for bonus_coef in shared.SETTINGS[shared.named(scale)].bonus_coefs:
                 run = shared.run_of(task, method, scale, budget.search, budget.every, bonus_coef)
-                found[f"{task}/{method}/tau={bonus_coef:g}"] = run
+                found[Label(task=task, method=method, tau=bonus_coef)] = run
     return found
-
-
-def parts(one: str) -> tuple[str, str, float]:
-    """(task, method, bonus coefficient) of a label."""
-    task, method, bonus_coef = one.split("/")
-    return task, method, float(bonus_coef.removeprefix("tau="))
 
 
 def choose(table: Table) -> dict[str, dict[str, float]]:
     """The bonus coefficient of each method on each task with the highest return over the whole run, mean of the seeds."""
     best: dict[str, dict[str, tuple[float, float]]] = {}
-    for one in table.labels():
-        task, method, bonus_coef = parts(one)
+    for one in table.select():
+        task, method, bonus_coef = one.tags.values()
         of = best.setdefault(task, {})
         of[method] = max(of.get(method, (-np.inf, 0.0)), (float(shared.average(table, one).mean()), bonus_coef))
     return {task: {method: bonus_coef for method, (_, bonus_coef) in of.items()} for task, of in best.items()}
@@ -48,8 +42,8 @@ def draw(table: Table) -> list[PaperFigure]:
     fig, axes = plots.panels(len(names), height=2.7)
     for ax, task in zip(axes, names, strict=True):
         at: dict[str, list[tuple[float, np.ndarray]]] = {}
-        for one in (label for label in table.labels() if label.startswith(f"{task}/")):
-            at.setdefault(parts(one)[1], []).append((parts(one)[2], shared.average(table, one)))
+        for one in table.select(task=task):
+            at.setdefault(one.tags["method"], []).append((one.tags["tau"], shared.average(table, one)))
         for method, entries in at.items():
             look = plots.style_of(shared.look(method))
             drawn = {"color": look.colour, "linestyle": look.line, "marker": look.marker, "label": look.text}
@@ -66,8 +60,8 @@ def draw(table: Table) -> list[PaperFigure]:
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     taken, rows = choose(table), []
-    for one in table.labels():
-        task, method, bonus_coef = parts(one)
+    for one in table.select():
+        task, method, bonus_coef = one.tags.values()
         said = [spread(read(table, one)) for read in (shared.average, shared.final)]
         rows.append([task, method, f"{bonus_coef:g}", *said, "taken" if taken[task][method] == bonus_coef else ""])
     header = ["task", "method", "bonus coef.", "return over the run", "return at the end", ""]

@@ -10,7 +10,7 @@ from made.experiments import plots, types
 from made.experiments.statistics import interval
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Table
-from made.experiments.types import Claim, Experiment, PaperFigure, Verdict, choose
+from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, choose
 from made.tabular.algorithm1 import Algorithm1, Constants, settings_for
 from made.tabular.families import Garnet
 from made.tabular.objective import J, maximise
@@ -104,34 +104,33 @@ def bounds(table: Table, one: str) -> np.ndarray:
 
 def theorem_holds(table: Table) -> Verdict:
     """Claim 6: no recorded gap exceeds the bound with the corrected constants, and the theorem's settings come within eps."""
-    said, worst = [], 0.0
+    ratios, finals = {}, {}
     for one in (name for name in table.labels() if name != "theorem"):
         gap, slack = table.curves(one, "gap")[1], table.curves(one, "slack")[1]
-        ratio = float(((gap + slack) / bounds(table, one)).max())
-        worst = max(worst, ratio)
-        said.append(f"{one} {gap[:, -1].mean():.1e} ({ratio:.1e} of the bound)")
+        ratios[one] = float(((gap + slack) / bounds(table, one)).max())
+        finals[one] = float(gap[:, -1].mean())
     steps, gap = table.curves("theorem", "gap")
     asked = settings_for(EPS, S, A, GAMMA, lam=0.1)[1]
     enough = int(np.argmax(steps >= asked))  # the first recording after the K that the theorem asks for
     reached = float(gap[:, enough:].max())
-    observed = (
-        f"largest share of the bound {worst:.1e}; final gaps: {'; '.join(said)}. Settings for eps={EPS}: gap {reached:.1e} "
-        f"from K={steps[enough]} on (asked for: {asked}), tau={table.runs('theorem')[0]['description']['solver']['tau']:.1e}"
+    effects = (
+        *(Effect(one, x, unit="largest gap over the bound") for one, x in ratios.items()),
+        *(Effect(one, x, unit="gap at the end") for one, x in finals.items()),
+        Effect(f"from K={steps[enough]} on (asked for: {asked})", reached, unit=f"gap with the settings for eps={EPS}"),
     )
-    if len(table.seeds("exact")) < types.FEWEST_SEEDS:
-        return Verdict(None, observed)
-    return Verdict(worst <= 1 and reached <= EPS, observed)
+    missing = types.few_seeds(len(table.seeds("exact")))
+    return Verdict(None if missing else max(ratios.values()) <= 1 and reached <= EPS, effects, missing=missing)
 
 
 def return_becomes_optimal(table: Table) -> Verdict:
     """Claim 7: where tau_k falls, J of the returned mixture ends within 1% of J*, and further off where tau_k is constant."""
     share = {one: table.final(one, "J_gap") / table.final(one, "J_best") for one in ("exact", "c=1", "c=0.5", "c=0")}
-    said = "; ".join(f"{one} {interval(x, 'mean', types.rng())}" for one, x in share.items())
-    observed = f"(J* - J) / J* at the end, exact means c=2: {said}"
-    if len(table.seeds("exact")) < types.FEWEST_SEEDS:
-        return Verdict(None, observed)
+    found = {one: interval(x, "mean", types.rng()) for one, x in share.items()}
+    effects = types.effects_of(found, "(J* - J) / J* at the end")
+    if missing := types.few_seeds(*(x.n for x in found.values())):
+        return Verdict(None, effects, missing=missing)
     small = all(share[one].mean() <= 0.01 for one in ("exact", "c=1", "c=0.5"))
-    return Verdict(bool(small and share["c=0"].mean() > share["exact"].mean()), observed)
+    return Verdict(bool(small and share["c=0"].mean() > share["exact"].mean()), effects, note="exact has c=2")
 
 
 def draw(table: Table) -> list[PaperFigure]:

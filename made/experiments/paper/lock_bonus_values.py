@@ -9,7 +9,7 @@ from made.experiments.paper.lock_setup import MADE_B, Setting, algorithms, bonus
 from made.experiments.statistics import interval, paired_interval
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Table
-from made.experiments.types import Claim, Experiment, PaperFigure, Verdict, choose
+from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, choose
 from made.tabular.families import Lock
 from made.training.probes import BonusTable, LastVisit, VisitMap
 
@@ -33,7 +33,7 @@ def seeds(scale: Scale) -> range:
 def trials(scale: Scale) -> dict[str, Trial]:
     setting = settings(scale)
     tables = bonuses(setting, windows(scale))
-    probes = (*(BonusTable(name, bonus) for name, bonus in tables.items()), VisitMap(), LastVisit())
+    probes = (*(BonusTable(str(name), bonus) for name, bonus in tables.items()), VisitMap(), LastVisit())
     rows = choose(scale, smoke=6, demo=ROWS)
     agent = algorithms(setting, variants=False)["vi"]
     return {
@@ -56,17 +56,21 @@ def log_distance(table: Table, driver: str, a: str, b: str) -> np.ndarray:
     return (np.abs(x - y) * seen).sum((1, 2)) / seen.sum((1, 2))
 
 
+UNIT = "mean |log ratio| to Bernstein"
+
+
 def tracks_bernstein(table: Table) -> Verdict:
     """Claim 10: on the same experience MADE's bonus is nearer to Bernstein's than Hoeffding's is."""
-    gaps, said = {}, []
+    gaps, means = {}, []
     for driver in DRIVERS:
         near = log_distance(table, driver, MADE_B, "bernstein")
         far = log_distance(table, driver, "hoeffding", "bernstein")
         gaps[f"paid by {driver}"] = paired_interval(far, near, "iqm", types.rng())
         plain = log_distance(table, driver, "inverse", "bernstein")
-        said.append(f"{driver}: MADE {near.mean():.2f}, 1/N {plain.mean():.2f}, Hoeffding {far.mean():.2f}")
+        of = {MADE_B: near, "1/N": plain, "Hoeffding": far}
+        means += [Effect(f"{m}, paid by {driver}", float(x.mean()), unit=UNIT) for m, x in of.items()]
     verdict = types.above(gaps, "|log ratio to Bernstein|, Hoeffding minus MADE")
-    return verdict._replace(observed=f"{verdict.observed}. Mean |log ratio| to Bernstein, paid by {'; '.join(said)}")
+    return verdict._replace(effects=(*verdict.effects, *means))
 
 
 def _rank(x: np.ndarray) -> np.ndarray:
@@ -90,10 +94,11 @@ def falls_and_recovers(table: Table) -> Verdict:
         correction = b * np.sqrt(n)
         recovers.append(np.corrcoef(_rank(age), _rank(correction))[0, 1])
     down, up = (interval(x, "iqm", types.rng()) for x in (np.nan_to_num(falls), np.nan_to_num(recovers)))
-    said = f"rank correlation at the end, bonus with visits {down}; bonus x sqrt(visits) with episodes since the last visit {up}"
-    if down.n < types.FEWEST_SEEDS:
-        return Verdict(None, said)
-    return Verdict(bool(down.high < 0 and up.low > 0), said)
+    names = {"bonus with visits": down, "bonus x sqrt(visits) with episodes since the last visit": up}
+    effects = types.effects_of(names, "rank correlation at the end")
+    if missing := types.few_seeds(down.n):
+        return Verdict(None, effects, missing=missing)
+    return Verdict(bool(down.high < 0 and up.low > 0), effects)
 
 
 def draw(table: Table) -> list[PaperFigure]:

@@ -9,13 +9,14 @@ from made.bonuses import MADE, Bernstein, Count
 from made.core import Agent, Bonus
 from made.core.schedules import Constant
 from made.envs.tabular import RandomTabular
+from made.experiments.store.table import Label
 from made.tabular.families import Lock
 from made.tabular.solve import horizon_optimum
 from made.training.on_policy import RunConfig
 from made.training.probes import Probe
 
 WINDOW = 1000  # B of the headline comparison; the paper names none for the lock, 1000 or 10000 for the deep studies
-MADE_B = f"made/B={WINDOW}"
+MADE_B = Label(method="made", B=WINDOW)
 
 
 class Setting(NamedTuple):
@@ -25,22 +26,11 @@ class Setting(NamedTuple):
     p: float
     episodes: int
 
-    @property
-    def name(self) -> str:
+    def __str__(self) -> str:
         return f"H{self.H}-p{self.p:g}"
 
 
-def label(setting: Setting, algorithm: str, method: str) -> str:
-    """The name of a run: H10-p0.1/vi/made/B=1000."""
-    return f"{setting.name}/{algorithm}/{method}"
-
-
-def made_b(window: int) -> str:
-    """The name of MADE with a window of that many pairs."""
-    return f"made/B={window}"
-
-
-def bonuses(setting: Setting, windows: tuple[int, ...]) -> dict[str, Bonus]:
+def bonuses(setting: Setting, windows: tuple[int, ...]) -> dict[Label, Bonus]:
     """Appendix B.1's three bonuses, the control 1/N, MADE over several windows and with a geometric mixture.
 
     The mixture's eta gives it the effective length of the headline window: (H + 1) (2 - eta) / eta pairs = B.
@@ -52,7 +42,8 @@ def bonuses(setting: Setting, windows: tuple[int, ...]) -> dict[str, Bonus]:
         "bernstein": Bernstein(),
         "made-geometric": MADE.geometric(eta=2 * pairs / (WINDOW + pairs)),
     }
-    return counted | {made_b(b): MADE.tabular(b, capacity=max(windows)) for b in windows}
+    windowed = {Label(method="made", B=b): MADE.tabular(b, capacity=max(windows)) for b in windows}
+    return {Label(method=name): bonus for name, bonus in counted.items()} | windowed
 
 
 def algorithms(setting: Setting, variants: bool) -> dict[str, Agent]:

@@ -5,11 +5,11 @@ import numpy as np
 from made.core.trial import Trial
 from made.experiments import plots, types
 from made.experiments.paper import lock_setup
-from made.experiments.paper.lock_setup import MADE_B, Setting, algorithms, bonuses, made_b
+from made.experiments.paper.lock_setup import MADE_B, Setting, algorithms, bonuses
 from made.experiments.statistics import Interval, interval, paired_interval
 from made.experiments.store.store import Scale
-from made.experiments.store.table import Table
-from made.experiments.types import Claim, Experiment, PaperFigure, Verdict, choose
+from made.experiments.store.table import Label, Table
+from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, choose
 from made.tabular.families import Lock
 from made.training.probes import VisitMap
 
@@ -36,7 +36,8 @@ def trials(scale: Scale) -> dict[str, Trial]:
     for form in ("vi", "vi-plain"):
         agent = algorithms(setting, variants=True)[form]
         for method, bonus in bonuses(setting, windows(scale)).items():
-            runs[f"{form}/{method}"] = lock_setup.lock_run(setting, agent, bonus, every, (VisitMap(),), shuffled=False)
+            label = Label(form=form, **method.tags)
+            runs[label] = lock_setup.lock_run(setting, agent, bonus, every, (VisitMap(),), shuffled=False)
     return runs
 
 
@@ -57,11 +58,10 @@ def closest_to_bernstein(table: Table) -> Verdict:
     far = {m: distance(table, f"vi/{m}", "vi/bernstein") for m in ("hoeffding", MADE_B, "inverse")}
     gap = paired_interval(far["hoeffding"], far[MADE_B], "iqm", types.rng())
     verdict = types.above({"vi": gap}, "total variation to Bernstein's maps, Hoeffding minus MADE")
-    means = ", ".join(f"{m} {np.mean(x):.3f}" for m, x in far.items())
-    two_seeds = distance_between_seeds(table, "vi/bernstein")
-    return verdict._replace(
-        observed=f"{verdict.observed}. Means: {means}; two seeds of Bernstein differ by {two_seeds:.3f}"
-    )
+    means = {m: float(np.mean(x)) for m, x in far.items()}
+    means["two seeds of Bernstein"] = distance_between_seeds(table, "vi/bernstein")
+    unit = "mean total variation to Bernstein's maps"
+    return verdict._replace(effects=(*verdict.effects, *(Effect(m, x, unit=unit) for m, x in means.items())))
 
 
 def distance_between_seeds(table: Table, one: str) -> float:
@@ -82,19 +82,21 @@ def revisits(table: Table, one: str) -> np.ndarray:
     return late[:, other].sum(-1) / late.sum(-1)
 
 
+UNIT = "fraction of late visits in the abandoned chain"
+
+
 def revisits_the_forgotten(table: Table) -> Verdict:
     """Claim 17: MADE goes back to the abandoned chain more than 1/N does, and the more so the shorter its window."""
     gaps: dict[str, Interval] = {}
-    said = []
+    shares = []
     for form in ("vi", "vi-plain"):
         plain = revisits(table, f"{form}/inverse")
         gaps[form] = paired_interval(revisits(table, f"{form}/{MADE_B}"), plain, "iqm", types.rng())
-        start = f"{form}/made/B="
-        for b in sorted(int(one.removeprefix(start)) for one in table.where(start).labels()):
-            said.append(f"{form} B={b} {revisits(table, form + '/' + made_b(b)).mean():.2%}")
-        said.append(f"{form} 1/N {plain.mean():.2%}, Hoeffding {revisits(table, f'{form}/hoeffding').mean():.2%}")
-    verdict = types.above(gaps, f"share of late visits in the abandoned chain, {MADE_B} minus 1/N")
-    return verdict._replace(observed=f"{verdict.observed}. Shares: {', '.join(said)}")
+        shown = sorted(table.select(form=form, method="made"), key=lambda one: one.tags["B"])
+        for one in (*shown, f"{form}/inverse", f"{form}/hoeffding"):
+            shares.append(Effect(one, float(revisits(table, one).mean()), unit=UNIT))
+    verdict = types.above(gaps, f"{UNIT}, {MADE_B} minus 1/N")
+    return verdict._replace(effects=(*verdict.effects, *shares))
 
 
 def draw(table: Table) -> list[PaperFigure]:
@@ -139,9 +141,8 @@ def _picture(lock: Lock, visits: np.ndarray) -> np.ndarray:
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     """Distance to Bernstein's maps and late visits to the abandoned chain."""
     rows = []
-    for one in table.labels():
-        form = one.split("/")[0]
-        apart = interval(distance(table, one, f"{form}/bernstein"), "iqm", types.rng())
+    for one in table.select():
+        apart = interval(distance(table, one, f"{one.tags['form']}/bernstein"), "iqm", types.rng())
         rows.append([one, str(apart), str(interval(revisits(table, one), "iqm", types.rng()))])
     return [("Maps", ["method", "total variation to Bernstein", "late visits to the abandoned chain"], rows)]
 

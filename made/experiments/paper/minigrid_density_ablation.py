@@ -11,7 +11,7 @@ from made.experiments import plots
 from made.experiments.paper import minigrid_setup as shared
 from made.experiments.paper.minigrid_methods import Family
 from made.experiments.store.store import Scale
-from made.experiments.store.table import Table
+from made.experiments.store.table import Label, Table
 from made.experiments.types import Experiment, PaperFigure, rng
 from made.training.on_policy import RunConfig
 
@@ -46,7 +46,8 @@ def trials(scale: Scale) -> dict[str, Trial]:
         run = shared.run_of(task, method, scale, ROWS[name], **settings)
         for variant, bonus in variants(first_visit, scale).items():
             set_to = Calibrated(bonus, strength=settings["strength"], warmup=300)
-            found[f"{'gated' if first_visit else 'ungated'}/{variant}"] = with_bonus(run, set_to)
+            label = Label(gate="gated" if first_visit else "ungated", density=variant)
+            found[label] = with_bonus(run, set_to)
     return found
 
 
@@ -62,8 +63,8 @@ def with_bonus(run: RunConfig, bonus: Bonus) -> RunConfig:
 def draw(table: Table) -> list[PaperFigure]:
     fig, axes = plots.figure(1, 2, height=2.8, sharey=True)
     for ax, part in zip(axes[0], ("gated", "ungated"), strict=True):
-        for i, one in enumerate(label for label in table.labels() if label.startswith(f"{part}/")):
-            shared.band(ax, table, one, plots.CYCLE[i % len(plots.CYCLE)], one.split("/", 1)[1])
+        for i, one in enumerate(table.select(gate=part)):
+            shared.band(ax, table, one, plots.CYCLE[i % len(plots.CYCLE)], one.tags["density"])
         plots.step_axis(ax)
         plots.title(ax, f"MADE, {part}", x="frames", y="return" if part == "gated" else "")
     plots.legend(fig)
@@ -76,7 +77,7 @@ def draw(table: Table) -> list[PaperFigure]:
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = [[*one.split("/", 1), *shared.outcome(table, one, rng())] for one in table.labels()]
+    rows = [[*one.tags.values(), *shared.outcome(table, one, rng())] for one in table.select()]
     return [("MADE with other densities", ["gate", "density", "frames to solve", "return at the end"], rows)]
 
 

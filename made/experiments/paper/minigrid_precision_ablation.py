@@ -7,7 +7,7 @@ from made.agents.impala.network import LAYOUTS, Layout
 from made.experiments import plots
 from made.experiments.paper import minigrid_setup as shared
 from made.experiments.store.store import Scale
-from made.experiments.store.table import Table
+from made.experiments.store.table import Label, Table
 from made.experiments.types import Experiment, PaperFigure, rng
 from made.training.on_policy import RunConfig
 
@@ -27,7 +27,7 @@ def trials(scale: Scale) -> dict[str, RunConfig]:
     for precision in PRECISIONS:
         of: Layout = dataclasses.replace(layout, precision=precision)
         for rate in shared.RATES:
-            found[f"{precision}/lr={rate:g}"] = dataclasses.replace(run, agent=IMPALA(of, learning_rate=rate))
+            found[Label(precision=precision, lr=rate)] = dataclasses.replace(run, agent=IMPALA(of, learning_rate=rate))
     return found
 
 
@@ -48,7 +48,7 @@ def draw(table: Table) -> list[PaperFigure]:
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = [[*one.split("/", 1), *shared.outcome(table, one, rng())] for one in table.labels()]
+    rows = [[*map(str, one.tags.values()), *shared.outcome(table, one, rng())] for one in table.select()]
     return [
         ("Products in two precisions", ["precision", "learning rate", "frames to solve", "return at the end"], rows)
     ]

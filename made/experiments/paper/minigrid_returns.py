@@ -7,11 +7,12 @@ from made.experiments import plots
 from made.experiments.paper import minigrid_setup as shared
 from made.experiments.statistics import interval
 from made.experiments.store.store import Scale
-from made.experiments.store.table import Table
-from made.experiments.types import FEWEST_SEEDS, Claim, Experiment, PaperFigure, Verdict, rng
+from made.experiments.store.table import Label, Table
+from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, few_seeds, rng
 
 MADES, BASELINES = ("made", "made/gated"), ("none", "rnd", "icm", "ride", "amigo")
 PAPER_FRAMES = 90e6  # within which MADE is said to solve every task
+MISSED = "tasks that are missed though another method solves them within the same frames"
 LEAST_GAIN = 2.0  # "2-5x": how many times fewer frames than BeBold
 
 
@@ -20,13 +21,18 @@ def trials(scale: Scale) -> dict[str, Trial]:
     for task, budget in shared.budgets(scale).items():
         for method in (*budget.methods, *budget.unsearched):
             settings = shared.chosen(task, method, scale)
-            found[f"{task}/{method}"] = shared.run_of(task, method, scale, budget.rows(method), **settings)
+            found[Label(task=task, method=method)] = shared.run_of(task, method, scale, budget.rows(method), **settings)
     return found
+
+
+def solved(table: Table, task: str, method: str) -> float:
+    """The fraction of seeds that end above one half."""
+    return float(np.mean(shared.final(table, f"{task}/{method}") > shared.SOLVED))
 
 
 def solves(table: Table, task: str, method: str) -> bool:
     """Whether most seeds end above one half."""
-    return bool(np.mean(shared.final(table, f"{task}/{method}") > shared.SOLVED) > 0.5)
+    return solved(table, task, method) > 0.5
 
 
 def frames_of_made(table: Table, task: str) -> float:
@@ -34,46 +40,52 @@ def frames_of_made(table: Table, task: str) -> float:
     return float(min(shared.returns(table, f"{task}/{method}")[0][-1] for method in MADES))
 
 
-def enough(table: Table) -> bool:
-    return min(len(table.seeds(one)) for one in table.labels()) >= FEWEST_SEEDS
+def lack_of_seeds(table: Table) -> tuple[str, ...]:
+    """What is missing where a label has too few seeds."""
+    return few_seeds(*(len(table.seeds(one)) for one in table.labels()))
 
 
 def made_solves_all(table: Table) -> Verdict:
     """Claim 18: holds if MADE solves all twelve tasks; fails if it misses one that it had 90 million frames for."""
-    names, said, missed = shared.tasks(table, *MADES), [], []
+    names, effects, missed, lack = shared.tasks(table, *MADES), [], False, []
     for task in names:
-        won = [method for method in MADES if solves(table, task, method)]
         frames = frames_of_made(table, task)
-        said.append(f"{task} {' and '.join(won) if won else 'neither'} within {frames / 1e6:.0f}M")
-        if not won and frames >= PAPER_FRAMES:
-            missed.append(task)
-    observed = f"of MADE and gated MADE, what ends above {shared.SOLVED} in most seeds: {'; '.join(said)}"
+        shares = {m: solved(table, task, m) for m in MADES}
+        within = f"{task} within {frames / 1e6:.0f}M frames,"
+        effects += [
+            Effect(f"{within} {m}", x, unit=f"fraction of seeds above {shared.SOLVED}") for m, x in shares.items()
+        ]
+        if max(shares.values()) <= 0.5:
+            missed |= frames >= PAPER_FRAMES
+            lack.append(f"{task} was tried for {frames / 1e6:.0f}M of {PAPER_FRAMES / 1e6:.0f}M frames")
     if missed:
-        return Verdict(False, observed)
-    whole = len(names) == shared.ALL_TASKS and all("neither" not in one for one in said)
-    more = "" if whole else f". {len(names)} of {shared.ALL_TASKS} tasks were run; none that is missed had 90M frames"
-    return Verdict(True if whole and enough(table) else None, observed + more)
+        return Verdict(False, tuple(effects))
+    missing = (*lack, *unrun(len(names)), *lack_of_seeds(table))
+    return Verdict(None if missing else True, tuple(effects), missing=missing)
+
+
+def unrun(tasks: int) -> tuple[str, ...]:
+    return (f"{shared.ALL_TASKS - tasks} of {shared.ALL_TASKS} tasks",) if tasks < shared.ALL_TASKS else ()
 
 
 def faster_than_bebold(table: Table) -> Verdict:
     """Claim 20: the frames of BeBold over those of the better MADE are at least 2 on every task both solve."""
-    low, high, said = [], [], []
+    effects, missing = [], []
     for task in shared.tasks(table, "bebold", *MADES):
         times = {m: shared.to_solve(table, f"{task}/{m}") for m in ("bebold", *MADES)}
         best = better_made(table, task)
         if times[best].reached < 0.5 or times["bebold"].reached < 0.5:
-            said.append(f"{task} cannot be compared ({_reached(times)})")
+            reached = ", ".join(f"{m} {t.reached:.0%} of seeds" for m, t in times.items())
+            missing.append(f"{task} is not solved by both ({reached})")
             continue
-        ratio = against_made(table, task, "bebold")
-        low.append(ratio[1])
-        high.append(ratio[2])
-        said.append(f"{task} {ratio[0]:.2f} [{ratio[1]:.2f}, {ratio[2]:.2f}] with {best}")
-    observed = f"frames to solve, BeBold's over MADE's, each at its own best setting: {'; '.join(said)}"
-    if not low or not enough(table):
-        return Verdict(None, observed)
-    if any(h < LEAST_GAIN for h in high):
-        return Verdict(False, observed)
-    return Verdict(True if all(x >= LEAST_GAIN for x in low) else None, observed)
+        unit = "frames to solve, BeBold's over MADE's, each at its own best setting"
+        effects.append(against_made(table, task, "bebold", f"{task}, {best}", unit))
+    few = lack_of_seeds(table)
+    if not effects or few:
+        return Verdict(None, tuple(effects), missing=(*missing, *few))
+    if any(x.high < LEAST_GAIN for x in effects):
+        return Verdict(False, tuple(effects))
+    return Verdict(True if all(x.low >= LEAST_GAIN for x in effects) else None, tuple(effects))
 
 
 def better_made(table: Table, task: str) -> str:
@@ -81,22 +93,18 @@ def better_made(table: Table, task: str) -> str:
     return min(MADES, key=lambda m: shared.to_solve(table, f"{task}/{m}").times.mean())
 
 
-def against_made(table: Table, task: str, method: str) -> tuple[float, float, float]:
+def against_made(table: Table, task: str, method: str, name: str = "", unit: str = "") -> Effect:
     """Frames of a method over those of the better MADE, the budget where unsolved, with its interval."""
     pair = (shared.to_solve(table, f"{task}/{m}").times for m in (method, better_made(table, task)))
-    return _ratio(*pair)
+    return _ratio(*pair, name, unit)
 
 
-def _reached(times) -> str:
-    return ", ".join(f"{m} {t.reached:.0%} of seeds" for m, t in times.items())
-
-
-def _ratio(above: np.ndarray, below: np.ndarray) -> tuple[float, float, float]:
+def _ratio(above: np.ndarray, below: np.ndarray, name: str, unit: str) -> Effect:
     """The ratio of means with its 95% bootstrap interval, the groups resampled apart."""
     draw = rng()
     means = [x[draw.integers(0, len(x), (2000, len(x)))].mean(axis=1) for x in (above, below)]
     low, high = np.quantile(means[0] / means[1], [0.025, 0.975])
-    return float(above.mean() / below.mean()), float(low), float(high)
+    return Effect(name, float(above.mean() / below.mean()), float(low), float(high), unit, 1.0, len(below))
 
 
 def others_solve_half(table: Table) -> Verdict:
@@ -105,18 +113,20 @@ def others_solve_half(table: Table) -> Verdict:
     Holds once each of them has missed half of the twelve. A miss counts where it is one at equal terms: another method
     solves the task within the same frames, or it had 90 million. One that solves more than half is enough against it.
     """
-    said, most, least = [], 0, shared.ALL_TASKS
+    effects, most, least = [], 0, shared.ALL_TASKS
     for method in BASELINES:
         names = shared.tasks(table, method)
         won = [task for task in names if solves(table, task, method)]
         missed = [task for task in names if task not in won and could_solve(table, task, method)]
-        said.append(f"{method} solves {len(won)} and misses {len(missed)} of {len(names)}")
+        effects.append(Effect(method, len(won), unit="recorded tasks that are solved"))
+        effects.append(Effect(f"{method} ({len(names)} tasks)", len(missed), unit=MISSED))
         most, least = max(most, len(won)), min(least, len(missed))
-    observed = f"{'; '.join(said)} recorded tasks, missed where another method solves it within the same frames"
     half = shared.ALL_TASKS / 2
     if most > half:
-        return Verdict(False, observed)
-    return Verdict(True if enough(table) and least >= half else None, observed)
+        return Verdict(False, tuple(effects))
+    short = (f"{least} of {half:.0f} tasks missed by each baseline",) if least < half else ()
+    missing = (*short, *lack_of_seeds(table))
+    return Verdict(None if missing else True, tuple(effects), missing=missing)
 
 
 def could_solve(table: Table, task: str, method: str) -> bool:
@@ -134,26 +144,24 @@ def baselines_fail_on_rooms(table: Table) -> Verdict:
     rooms = [task for task in shared.tasks(table) if task.startswith("MultiRoom")]
     pairs = [(task, m) for task in rooms for m in BASELINES[:3]]
     lack = [f"{task} {m}" for task, m in pairs if m not in shared.methods(table, task)]
-    ends = {f"{t} {m}": shared.final(table, f"{t}/{m}").mean() for t, m in pairs if f"{t} {m}" not in lack}
-    said = [f"{pair} {x:.2f}" for pair, x in ends.items()] + ["not run: " + ", ".join(lack)] * bool(lack)
-    observed = f"return at the end: {'; '.join(said) or 'no MultiRoom recorded'}"
-    if not ends or not enough(table):
-        return Verdict(None, observed)
-    return Verdict(False if max(ends.values()) >= 0.1 else None if lack else True, observed)
+    ends = [(f"{t} {m}", shared.final(table, f"{t}/{m}").mean()) for t, m in pairs if f"{t} {m}" not in lack]
+    effects = tuple(Effect(name, float(x), unit="return at the end") for name, x in ends)
+    few = lack_of_seeds(table)
+    missing = (*(f"not run: {one}" for one in lack), *few, *("MultiRoom",) * (not rooms))
+    if effects and not few and max(x.value for x in effects) >= 0.1:
+        return Verdict(False, effects)
+    return Verdict(None if missing else True, effects, missing=missing)
 
 
 def impact_stays(table: Table) -> Verdict:
-    """Claim 34: what RIDE pays at the end is at least half of what it was set to pay; RND's pay is shown beside it."""
-    kept: dict[str, list[float]] = {"ride": [], "rnd": []}
-    for task in shared.tasks(table):
-        for method in kept:
-            if method in shared.methods(table, task):
-                kept[method].append(share_left(table, f"{task}/{method}"))
-    said = "; ".join(f"{m} {', '.join(f'{x:.2f}' for x in each)}" for m, each in kept.items() if each)
-    observed = f"strength at the end over the strength set, mean of the seeds, a number a task: {said}"
-    if not kept["ride"] or not enough(table):
-        return Verdict(None, observed)
-    return Verdict(min(kept["ride"]) >= 0.5, observed)
+    """Claim 34: what RIDE rewards at the end is at least half of what it was set to; RND's is shown with it."""
+    unit = "strength at the end over the strength set, mean of the seeds"
+    ride, rnd = (
+        [Effect(f"{m} {task}", share_left(table, f"{task}/{m}"), unit=unit) for task in shared.tasks(table, m)]
+        for m in ("ride", "rnd")
+    )
+    missing = (*("ride",) * (not ride), *lack_of_seeds(table))
+    return Verdict(None if missing else min(x.value for x in ride) >= 0.5, (*ride, *rnd), missing=missing)
 
 
 def share_left(table: Table, label: str) -> float:
@@ -164,22 +172,17 @@ def share_left(table: Table, label: str) -> float:
 
 def factor_drives_the_gain(table: Table) -> Verdict:
     """Claim 33: with the recent density, MADE needs fewer frames than RND behind the same gate."""
-    low, high, said = [], [], []
+    ratios, alone, unit = [], [], "frames to solve (the budget where unsolved), {} over gated MADE's"
     for task in shared.tasks(table, "rnd/gated", "made/gated", "gate"):
         times = {m: shared.to_solve(table, f"{task}/{m}").times for m in ("rnd/gated", "made/gated", "gate")}
-        ratio = _ratio(times["rnd/gated"], times["made/gated"])
-        alone = _ratio(times["gate"], times["made/gated"])
-        low.append(ratio[1])
-        high.append(ratio[2])
-        said.append(
-            f"{task} {ratio[0]:.2f} [{ratio[1]:.2f}, {ratio[2]:.2f}], and the gate alone over it {alone[0]:.2f}"
-        )
-    observed = f"frames to solve (the budget where unsolved), gated RND's over gated MADE's: {'; '.join(said)}"
-    if not low or not enough(table):
-        return Verdict(None, observed)
-    if any(h < 1 for h in high):
-        return Verdict(False, observed)
-    return Verdict(True if all(x > 1 for x in low) else None, observed)
+        ratios.append(_ratio(times["rnd/gated"], times["made/gated"], task, unit.format("gated RND's")))
+        alone.append(_ratio(times["gate"], times["made/gated"], task, unit.format("those of the gate alone")))
+    effects, few = (*ratios, *alone), lack_of_seeds(table)
+    if not ratios or few:
+        return Verdict(None, effects, missing=few or ("rnd/gated, made/gated and gate on one task",))
+    if any(x.high < 1 for x in ratios):
+        return Verdict(False, effects)
+    return Verdict(True if all(x.low > 1 for x in ratios) else None, effects)
 
 
 def draw(table: Table) -> list[PaperFigure]:

@@ -6,7 +6,7 @@ from made.core.trial import Trial
 from made.experiments import plots
 from made.experiments.paper import minigrid_setup as shared
 from made.experiments.store.store import Scale
-from made.experiments.store.table import Table
+from made.experiments.store.table import Label, Table
 from made.experiments.types import Experiment, PaperFigure, Search
 
 FIRST_SEED = 100  # the report has 0, 1, 2, ...
@@ -20,19 +20,8 @@ def trials(scale: Scale) -> dict[str, Trial]:
             for strength in shared.STRENGTHS[few] if method != "none" else (0.0,):
                 for rate in budget.rates[few]:
                     run = shared.run_of(task, method, scale, budget.search, strength=strength, learning_rate=rate)
-                    found[label(task, method, strength, rate)] = run
+                    found[Label(task=task, method=method, B=strength, lr=rate)] = run
     return found
-
-
-def label(task: str, method: str, strength: float, rate: float) -> str:
-    return f"{task}/{method}/B={strength:g}/lr={rate:g}"
-
-
-def parts(one: str) -> tuple[str, str, float, float]:
-    """(task, method, strength, learning rate) of a label."""
-    task, rest = one.split("/", 1)
-    method, strength, rate = rest.rsplit("/", 2)
-    return task, method, float(strength.removeprefix("B=")), float(rate.removeprefix("lr="))
 
 
 def choose(table: Table) -> dict[str, dict[str, dict[str, float]]]:
@@ -41,8 +30,8 @@ def choose(table: Table) -> dict[str, dict[str, dict[str, float]]]:
     Frames are the mean over seeds of min(frames to solve, the budget).
     """
     best: dict[str, dict[str, tuple]] = {}
-    for one in table.labels():
-        task, method, strength, rate = parts(one)
+    for one in table.select():
+        task, method, strength, rate = one.tags.values()
         taken, last = shared.to_solve(table, one).times.mean(), shared.final(table, one).mean()
         held = best.setdefault(task, {}).get(method)
         if held is None or (taken, -last) < held[:2]:
@@ -85,9 +74,9 @@ def _end(table: Table, one: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _panel(ax, table: Table, task: str, read) -> None:
     at: dict[tuple[str, float], list[tuple[float, str]]] = {}
-    for one in table.labels():
-        of, method, strength, rate = parts(one)
-        if of == task and method != "none":
+    for one in table.select(task=task):
+        _, method, strength, rate = one.tags.values()
+        if method != "none":
             at.setdefault((method, rate), []).append((strength, one))
     for i, ((method, rate), entries) in enumerate(sorted(at.items())):
         look, shift, main = plots.style_of(method), 1 + 0.008 * (i - len(at) / 2), rate == shared.RATES[-1]
@@ -107,8 +96,8 @@ def _panel(ax, table: Table, task: str, read) -> None:
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     header = ["task", "method", "strength", "learning rate", "million frames to solve, each seed", "return at the end"]
     rows = []
-    for one in table.labels():
-        task, method, strength, rate = parts(one)
+    for one in table.select():
+        task, method, strength, rate = one.tags.values()
         times = shared.to_solve(table, one)
         said = [f"{t / 1e6:.1f}" if not c else "-" for t, c in zip(times.times, times.censored, strict=True)]
         ends = ", ".join(f"{x:.2f}" for x in shared.final(table, one))

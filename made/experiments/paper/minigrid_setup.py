@@ -67,8 +67,8 @@ PRINTED = {  # the settings that the paper prints: a coefficient, not a strength
     "printed/made gated": FAMILY["gated made"],
 }
 ALL = (*METHODS, *PRINTED)
-ON_RND = tuple(name for name in ALL if name.split("/")[0] not in ("ride", "icm", "amigo", "made-released"))
 ON_IMPACT = ("ride", "ride/gated", "icm", "icm/gated")
+ON_RND = tuple(name for name, bonus in (METHODS | PRINTED).items() if bonus in FAMILY.values())
 LATER = ("none", "rnd", "rnd/gated", "gate", "bebold", "made", "made/gated", "ride")
 
 
@@ -194,14 +194,13 @@ def to_solve(table: Table, label: str) -> CensoredTimes:
     Methods of a task are compared over the frames that all of them had.
     """
     at, curves = returns(table, label)
-    common = at <= budget(table, label.split("/", 1)[0])
+    common = at <= budget(table, table.tags(label)["task"])
     return time_to_threshold(at[common], curves[:, common], SOLVED)
 
 
 def budget(table: Table, task: str) -> float:
     """The frames that all methods of a task were tried for."""
-    labels = [label for label in table.labels() if label.startswith(f"{task}/")]
-    return float(min(returns(table, label)[0][-1] for label in labels))
+    return float(min(returns(table, label)[0][-1] for label in table.select(task=task)))
 
 
 def final(table: Table, label: str) -> np.ndarray:
@@ -211,13 +210,12 @@ def final(table: Table, label: str) -> np.ndarray:
 
 def tasks(table: Table, *needed: str) -> list[str]:
     """The tasks that were recorded, with all the methods that are needed."""
-    found = dict.fromkeys(label.split("/", 1)[0] for label in table.labels())
-    return [task for task in found if {*needed} <= {*methods(table, task)}]
+    return [task for task in table.tag("task") if {*needed} <= {*methods(table, task)}]
 
 
 def methods(table: Table, task: str) -> list[str]:
     """The methods that were recorded on a task, in the order of the tables above."""
-    have = {label.split("/", 1)[1] for label in table.labels() if label.startswith(f"{task}/")}
+    have = table.tag("method", task=task)
     return [name for name in (*METHODS, *PRINTED) if name in have]
 
 

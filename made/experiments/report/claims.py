@@ -1,6 +1,6 @@
 """The claims: a table of all of them with its filters, and each one in full beside its figure."""
 
-import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -78,9 +78,9 @@ def _marks(claim: Mapping[str, Any]) -> str:
 def _line(address: str, claim: Mapping[str, Any]) -> str:
     number, text = numbered(claim)
     where = escape(str(claim.get("where", "")))
-    seen = effects.found(str(claim.get("observed", "")))
+    seen = effects.with_interval(effects.of(claim))
     recorded = kind_of(claim) != "unrun"
-    effect = f"{seen[0].of} {seen[0].text}" if seen else _gist(str(claim.get("observed", ""))) if recorded else ""
+    effect = f"{seen[0].name} {seen[0].text}" if seen else _gist(claim) if recorded else ""
     more = f' <span class="soft">and {len(seen) - 1} more</span>' if len(seen) > 1 else ""
     cells = (claim.get("seeds"), claim.get("scale")) if recorded else ("", "")
     return (
@@ -93,10 +93,10 @@ def _line(address: str, claim: Mapping[str, Any]) -> str:
     )
 
 
-def _gist(observed: str) -> str:
-    """The first finding of a sentence without an interval."""
-    first = re.split(r"; |\. (?=[A-Z])", observed)[0]
-    return first if len(first) <= _GIST else f"{first[: _GIST - 1].rstrip()}…"
+def _gist(claim: Mapping[str, Any]) -> str:
+    """The first number of a claim without an interval."""
+    first = next((f"{one.unit}: {one.name} {one.text}" for one in effects.of(claim)), str(claim.get("observed", "")))
+    return textwrap.shorten(first, _GIST, placeholder="…")
 
 
 def full(claim: Mapping[str, Any], section: int, place: int) -> str:
@@ -113,8 +113,8 @@ def full(claim: Mapping[str, Any], section: int, place: int) -> str:
     if command:
         copy = '<button type="button" class="copy" hidden>Copy<span class="unseen"> the command</span></button>'
         command = f'<p class="repeat"><span class="soft">{"Repeat" if recorded else "Run"}</span> {command} {copy}</p>'
-    observed = str(claim.get("observed", ""))
-    seen = "" if observed.startswith("nothing recorded") else _observed(observed)  # the badge and the command say it
+    known = recorded or claim.get("effects") or claim.get("missing")
+    seen = _observed(claim) if known else ""  # the badge and the command say that nothing is recorded
     return (
         f'<li class="claim" id="{_address(section, place, claim)}" {_marks(claim)}>{html_parts.badge(kind_of(claim))}'
         f"<h4>{called}{escape(text)}</h4>{seen}"
@@ -122,21 +122,16 @@ def full(claim: Mapping[str, Any], section: int, place: int) -> str:
     )
 
 
-def _observed(text: str) -> str:
+def _observed(claim: Mapping[str, Any]) -> str:
     """The numbers that a verdict rests on: intervals drawn, a long list to be opened, else the sentence."""
-    seen = effects.found(text)
-    if seen:
-        sentence = f"<p>{escape(text)}</p>"
+    text, numbers = str(claim.get("observed", "")), effects.of(claim)
+    sentence = f"<p>{escape(text)}</p>" if text else ""
+    if seen := effects.with_interval(numbers):
         folded = html_parts.details("The same in words", sentence) if len(text) > _LONG else sentence
         return f'<div class="observed">{effects.drawn(seen)}{folded}</div>'
-    head, _, rest = text.partition(": ")
-    parts = rest.split("; ")
-    if any(": " in one for one in parts[1:]):  # each has its own heading
-        head, parts = "", text.split("; ")
-    if len(parts) > 2:
-        items = f"<ul>{''.join(f'<li>{escape(one)}</li>' for one in parts)}</ul>"
-        folded = len(parts) > _MANY
-        lead = f"{head}:" if head else parts[0] if folded else ""
-        listed = html_parts.details(f"All {len(parts)}", items) if folded else items
-        return f'<div class="observed">{f"<p>{escape(lead)}</p>" if lead else ""}{listed}</div>'
-    return f'<p class="observed">{escape(text)}</p>' if text else ""
+    if len(numbers) > 2:
+        items = "".join(f"<li>{escape(f'{one.unit}: {one.name} {one.text}')}</li>" for one in numbers)
+        listed = f"<ul>{items}</ul>"
+        listed = html_parts.details(f"All {len(numbers)}", listed) if len(numbers) > _MANY else listed
+        return f'<div class="observed"><p>{escape(_gist(claim))}</p>{listed}</div>'
+    return f'<div class="observed">{sentence}</div>' if sentence else ""

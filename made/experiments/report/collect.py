@@ -52,8 +52,8 @@ class Report(NamedTuple):
         """Every claim as a row of `made check`, in the order of their numbers."""
         rows = []
         for claim in (claim for section in self.sections for claim in section.claims):
-            kept = [claim[name] for name in ClaimResult._fields[1:]]
-            rows.append(ClaimResult(numbered(claim)[0] or 0, *kept))
+            kept = {name: claim[name] for name in ClaimResult._fields[1:] if name in claim}  # older ones lack some
+            rows.append(ClaimResult(numbered(claim)[0] or 0, **kept))
         return sorted(rows, key=lambda row: row.claim)
 
 

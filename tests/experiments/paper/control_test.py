@@ -34,7 +34,7 @@ from made.experiments.paper import (
 from made.experiments.report import collect
 from made.experiments.scheduler import plan, sweep
 from made.experiments.store.store import Job, Scale, Store
-from made.experiments.store.table import Record, Table
+from made.experiments.store.table import Label, Record, Table
 from made.experiments.types import Experiment, read_settings, take_settings
 from made.training import progress, sharding, signals, train_loop
 from made.training.backends import control_tasks
@@ -442,7 +442,7 @@ def test_a_task_on_which_nothing_is_compared_yet_takes_no_seeds_away():
 def test_methods_are_compared_on_the_seeds_that_both_have():
     def make(method: str, seed: int, height: float) -> Record:
         rows = {"step": np.arange(1, 4), "eval_return": np.full(3, height)}
-        return Record(f"hopper_hop/{method}", seed, rows, run={"description": {"task": {"repeat": 2}}})
+        return Record(label_of(f"hopper_hop/{method}"), seed, rows, run={"description": {"task": {"repeat": 2}}})
 
     both = [make("made", 0, 10.0), make("made", 1, 30.0), make("re3", 1, 5.0), make("re3", 2, 900.0)]
     assert control_verdicts.difference(Table(both), "hopper_hop", ("made", "re3")).estimate == 25.0
@@ -468,24 +468,24 @@ def test_seeds_are_those_that_the_compared_methods_share():
 
 def test_a_gain_is_over_the_seeds_that_both_have():
     uneven = {"hopper_hop/made": [rise(at) for at in (10, 10, 40)], "hopper_hop/re3": [rise(at) for at in (30, 30)]}
-    assert "re3 3.00 [3.00, 3.00] on 1 task" in control_verdicts.faster(seed_by_seed(uneven)).observed
+    assert "re3 (printed 2.6) on 1 task 3 [3, 3]" in control_verdicts.faster(seed_by_seed(uneven)).observed
     apart = some_seeds(seed_by_seed(uneven), made=[2], re3=[0, 1])
-    assert "re3 not run beside MADE (" in control_verdicts.faster(apart).observed
+    assert "re3 not run with MADE" in control_verdicts.faster(apart).observed
 
 
 def test_one_seed_on_a_task_leaves_a_gain_without_an_interval():
     whole = made_up(on_all(**ALL), 3)
     one = Table(x for label in whole.labels() for x in whole._records(label) if "hopper" not in label or not x.seed)
     told = control_verdicts.faster(one)
-    assert "re3 3.00 [one seed on a task, no interval] on 6 tasks" in told.observed and told.seeds == 1
+    assert "re3 (printed 2.6) on 6 tasks 3 [one seed, no interval]" in told.observed and told.seeds == 1
     alone = control_verdicts.clearly_above(one)
-    assert "hopper_hop made less re3 0 [one seed, no interval]" in alone.observed
-    assert "walker_run_sparse made less re3 0 [0, 0] (3 seeds)" in alone.observed
+    assert "hopper_hop made minus re3 0 [one seed, no interval]" in alone.observed
+    assert "walker_run_sparse made minus re3 0 [0, 0] (3 seeds)" in alone.observed
 
 
 def test_a_claim_on_tasks_that_were_not_run_says_nothing_of_seeds():
     found = control_verdicts.quadruped(made_up({"hopper_hop/made": [1.0] * 50, "hopper_hop/re3": [1.0] * 50}, 1))
-    assert found.seeds == 0 and found.observed.endswith("Cannot be told: not run: quadruped_run")
+    assert found.seeds == 0 and found.missing == ("not run: quadruped_run",)
 
 
 def test_panels_say_their_seeds_where_these_differ():
@@ -511,7 +511,7 @@ def test_a_task_that_is_begun_neither_makes_a_verdict_nor_undoes_one():
     only = control_verdicts.largest_gain(made_up({"hopper_hop/made": [500.0] * 50, "hopper_hop/none": [100.0] * 50}))
     assert only.holds is None and "hopper_hop lacks icm, rnd, re3" in only.observed
     told = control_verdicts.faster(made_up({"hopper_hop/made": [500.0] * 50, "hopper_hop/none": [500.0] * 50})).observed
-    assert "re3 not run beside MADE" in told and "none 1.00 [1.00, 1.00] on 1 task (" in told
+    assert "re3 not run with MADE" in told and "none (printed 3.8) on 1 task 1 [1, 1]" in told
     needed = control_verdicts.density_adds(made_up({"hopper_hop/none": [1.0] * 50})).observed
     assert "lacks made-released, rnd-at-made" in needed and ", made;" not in needed
 
@@ -564,7 +564,7 @@ def test_lengths_are_in_steps_of_the_environment_and_search_and_report_share_no_
     assert not set(control_returns.EXPERIMENT.seeds(scale)) & set(control_search.EXPERIMENT.seeds(scale))
     per = {}
     for label in control_search.trials(scale):
-        task, method, tau = control_search.parts(label)
+        task, method, tau = label.tags.values()
         per.setdefault((task, method), []).append(tau)
     assert len({tuple(taus) for taus in per.values()}) == 1, "every method at the same temperatures"
 
@@ -616,6 +616,17 @@ def test_choosing_needs_a_search_and_runs(tmp_path, capsys):
 # Verdicts
 
 
+def label_of(text: str) -> Label:
+    """The label of a configuration from its text."""
+    task, *parts = text.split("/")
+    *methods, last = parts
+    if last in (*control_buffer.WINDOWS, "all"):
+        return Label(task=task, method="/".join(methods), window=last)
+    if last.startswith("tau="):
+        return Label(task=task, method="/".join(methods), tau=float(last.removeprefix("tau=")))
+    return Label(task=task, method="/".join(parts), **{"tuned": True} if parts[0] == "tuned" else {})
+
+
 def made_up(curves: Mapping[str, Sequence[float]], seeds: int = 5, steps: int = 500_000, pixels: bool = True) -> Table:
     """Evaluations as given, evenly over so many steps of the environment; seeds differ by half a point of return."""
     records = []
@@ -624,7 +635,9 @@ def made_up(curves: Mapping[str, Sequence[float]], seeds: int = 5, steps: int = 
         task = {"task": {"repeat": 2, "pixels": pixels}, "episodes": 10, "bonus_coef": {"value": 0.1}}
         for seed in range(seeds):
             returns = np.array(curve, float) + 0.5 * seed
-            records.append(Record(label, seed, {"step": at, "eval_return": returns}, run={"description": task}))
+            records.append(
+                Record(label_of(label), seed, {"step": at, "eval_return": returns}, run={"description": task})
+            )
     return Table(records)
 
 
@@ -650,14 +663,16 @@ ALL = {"made": 10, "icm": 30, "re3": 30, "rnd": 40, "none": 40}
 
 def test_claim_23_is_the_mean_over_tasks_of_ratios_of_steps():
     verdict = control_verdicts.faster(made_up(on_all(**ALL)))
-    assert verdict.holds is True and "re3 3.00 [3.00, 3.00] on 6 tasks (printed 2.6)" in verdict.observed
+    assert verdict.holds is True and "re3 (printed 2.6) on 6 tasks 3 [3, 3]" in verdict.observed
     slow = control_verdicts.faster(made_up(on_all(**{**ALL, "re3": 20})))
-    assert slow.holds is False and "re3 2.00" in slow.observed
+    assert slow.holds is False and "re3 (printed 2.6) on 6 tasks 2 [" in slow.observed
     uneven = {**on_all(**{**ALL, "re3": 20}), "hopper_hop/re3": rise(50), "hopper_hop/made": rise(5)}
-    assert "re3 3.33" in control_verdicts.faster(made_up(uneven)).observed, "(5 x 2 + 10) / 6"
+    assert "re3 (printed 2.6) on 6 tasks 3.333 [" in control_verdicts.faster(made_up(uneven)).observed, (
+        "(5 x 2 + 10) / 6"
+    )
     never = {**on_all(**{**ALL, "re3": 20}), **{f"{task}/re3": [0.0] * 50 for task in TASKS}}
     bound = control_verdicts.faster(made_up(never))
-    assert bound.holds is True and "at least 5.00" in bound.observed
+    assert bound.holds is True and "at least 5 [" in bound.observed
     late = {label: rise(25) if label.endswith("/made") else [0.0] * 50 for label in on_all(**ALL)}
     assert control_verdicts.faster(made_up(late)).holds is None, "at least 2 may be 2.6"
     part = {label: curve for label, curve in on_all(**ALL).items() if not label.startswith("quadruped")}
@@ -666,14 +681,16 @@ def test_claim_23_is_the_mean_over_tasks_of_ratios_of_steps():
     made = {label: [curve] * 5 for label, curve in on_all(**ALL).items()}
     made |= {f"{task}/made": [rise(10)] * 4 + [[0.0] * 50] for task in TASKS}
     upper = control_verdicts.faster(seed_by_seed(made))
-    assert upper.holds is False and "re3 at most 1.67" in upper.observed, "30 over (4 x 10 + 50) / 5"
+    assert upper.holds is False and "re3 (printed 2.6) on 6 tasks, at most 1.667" in upper.observed, (
+        "30 over (4 x 10 + 50) / 5"
+    )
     far = {**made, **{f"{task}/{m}": [rise(49)] * 5 for task in TASKS for m in ("re3", "rnd", "none")}}
     far |= {f"{task}/made": [rise(2)] * 4 + [[0.0] * 50] for task in TASKS}
     assert control_verdicts.faster(seed_by_seed(far)).holds is None, "at most 4.2 may be less than 2.6"
     both = {**made, **{f"{task}/re3": [rise(30)] * 4 + [[0.0] * 50] for task in TASKS}}
-    assert "re3 with failures of both 1.89" in control_verdicts.faster(seed_by_seed(both)).observed
+    assert "with failures of both 1.889" in control_verdicts.faster(seed_by_seed(both)).observed
     tuned = {**on_all(**ALL), **{f"hopper_hop/tuned/{m}": rise(at) for m, at in (("made", 10), ("re3", 12))}}
-    assert "own tuned bonus coefficient: re3 1.20" in control_verdicts.faster(made_up(tuned)).observed
+    assert "own tuned bonus coefficient: re3 on 1 task 1.2" in control_verdicts.faster(made_up(tuned)).observed
 
 
 @pytest.mark.parametrize("check", [claim.check for claim in control_returns.EXPERIMENT.claims])
@@ -694,8 +711,8 @@ def test_claim_24_takes_both_temperatures_of_re3_and_the_paper_s_judges():
     never = {**curves, f"{task}/re3/printed": [0.0] * 50}
     assert control_verdicts.pendulum(made_up(never)).holds is True
     short = control_verdicts.pendulum(made_up({label: curve[:10] for label, curve in never.items()}, steps=100_000))
-    assert short.holds is None and "reached by 0 of 5 seeds" in short.observed, "300K were not tried"
-    assert short.observed.endswith("Cannot be told: RE3 was tried for 100,000 of 300,000 steps")
+    assert short.holds is None and "(reached by 0 of 5 seeds) not reached" in short.observed, "300K were not tried"
+    assert short.missing == ("RE3 was tried for 100,000 of 300,000 steps",)
 
 
 def test_claim_24_is_told_by_three_seeds_if_all_agree():
@@ -790,7 +807,7 @@ def test_claim_36_holds_the_released_bonus_against_rnd_at_its_scale():
     assert control_verdicts.density_adds(made_up(on_all(made_released=20, rnd_at_made=10))).holds is False
     assert control_verdicts.density_adds(made_up(on_all(made_released=20, rnd_at_made=20))).holds is None
     both = control_verdicts.density_adds(made_up(on_all(made_released=10, rnd_at_made=20, made=20, cover_at_made=10)))
-    assert both.holds is True and "made less cover-at-made: pendulum_swingup -200" in both.observed, "told, not judged"
+    assert both.holds is True and "made minus cover-at-made: pendulum_swingup -200" in both.observed, "told, not judged"
 
 
 def test_claim_28_wants_ten_thousand_near_the_best_and_the_best_to_differ():

@@ -6,7 +6,7 @@ import pytest
 from made.experiments.paper import minigrid_returns, sample_size
 from made.experiments.paper import minigrid_setup as shared
 from made.experiments.store.store import Scale
-from made.experiments.store.table import Record, Table
+from made.experiments.store.table import Label, Record, Table
 from made.experiments.types import FEWEST_SEEDS
 
 TWELVE = tuple(shared.BUDGETS["paper"])
@@ -26,7 +26,7 @@ def table_of(tasks: dict[str, dict[str, int]], rows: int = SHORT, seeds: int = F
                 curve = np.where(np.arange(rows) >= solved + seed % 2, 0.9, 0.0)
                 columns = {"step": steps, "return": curve, "bonus_strength": np.full(rows, strength.get(method, 1.0))}
                 run = {"description": {"bonus": {"strength": 1.0}}}
-                records.append(Record(f"{task}/{method}", seed, columns, run=run))
+                records.append(Record(Label(task=task, method=method), seed, columns, run=run))
     return Table(records)
 
 
@@ -89,7 +89,7 @@ def test_a_rule_of_a_claim(rule, table, holds):
 def test_baselines_that_were_not_run_on_all_rooms_leave_claim_22_open(missing):
     rooms = {"MultiRoom-N7-S8": GOOD, "MultiRoom-N12-S10": {m: x for m, x in GOOD.items() if m != missing}}
     found = minigrid_returns.baselines_fail_on_rooms(table_of(rooms))
-    assert found.holds is None and found.observed.endswith(f"; not run: MultiRoom-N12-S10 {missing}")
+    assert found.holds is None and found.missing == (f"not run: MultiRoom-N12-S10 {missing}",)
     won = table_of({**rooms, "MultiRoom-N7-S8": {**GOOD, missing: 20}})
     assert minigrid_returns.baselines_fail_on_rooms(won).holds is False, "one that learns is enough"
 
@@ -101,7 +101,7 @@ def test_methods_of_a_task_are_compared_over_the_frames_that_all_had():
     both = short.joined(long, [f"ObstructedMaze-2Dlhb/{method}" for method in GOOD])
     assert shared.budget(both, "ObstructedMaze-2Dlhb") == shared.frames(np.array(SHORT * shared.EVERY))
     assert shared.to_solve(both, "ObstructedMaze-2Dlhb/made").reached == 0, "within what the others had"
-    assert "ObstructedMaze-2Dlhb made and made/gated within 92M" in minigrid_returns.made_solves_all(both).observed
+    assert [x.value for x in minigrid_returns.made_solves_all(both).effects] == [1.0, 1.0]
     assert sample_size.made_needs_fewest(both).holds is None
 
 

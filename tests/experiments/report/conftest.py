@@ -1,6 +1,7 @@
 """Sections and agents of a page, small and made up, and the same with hostile words in every place."""
 
 import io
+import math
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from made.experiments import plots
 from made.experiments.report.agents import Agent
 from made.experiments.report.curves import line
 from made.experiments.report.model import Section
+from made.experiments.types import Effect
 
 EVIL = '</script><script>window.caught=1</script><img src=x onerror="window.caught=1">\' onload="\u2028'
 VERDICTS = {"yes": (True, 20), "no": (False, 20), "unknown": (None, 20), "unrun": (None, 0)}
@@ -19,10 +21,16 @@ def claim(number: int, kind: str, where: str = "Fig. 3, Sec. 4.1", **changes):
     given = {"claim": f"Claim {number}: MADE is faster.", "name": f"faster-{number}", "where": where, "holds": holds}
     given |= {
         "observed": "return, MADE minus none: vi 1.2 [1, 1.4]; q 0.5 [-0.1, 1.1]",
+        "effects": [effect("vi", 1.2, 1.0, 1.4), effect("q", 0.5, -0.1, 1.1)],
+        "missing": [],
         "scale": "small",
         "seeds": seeds,
     }
     return given | {"command": "made run lock --scale small"} | changes
+
+
+def effect(name: str, value: float, low: float, high: float, unit: str = "return, MADE minus none"):
+    return Effect(name, value, low, high, unit, seeds=20).to_dict()
 
 
 def maps(word: str = "") -> dict:
@@ -77,7 +85,8 @@ def lock(png) -> Section:
 
 @pytest.fixture(scope="session")
 def grid() -> Section:
-    return Section("grid", "Grid", claims=[claim(4, "unrun", "Sec. 5.1", observed="nothing recorded")], curves=curves())
+    unrun = claim(4, "unrun", "Sec. 5.1", observed="nothing recorded", effects=[])
+    return Section("grid", "Grid", claims=[unrun], curves=curves())
 
 
 @pytest.fixture(scope="session")
@@ -89,8 +98,9 @@ def agent(gif, png) -> Agent:
 @pytest.fixture(scope="session")
 def hostile(png, gif) -> tuple[Section, Agent]:
     bad = claim(1, "yes", EVIL, claim=EVIL, name=EVIL, observed=f"{EVIL}: {EVIL} 1 [0, 2]; {EVIL} 2 [1, 3]", scale=EVIL)
-    bad |= {"seeds": EVIL, "command": EVIL}
-    long = claim(2, "no", EVIL, observed="; ".join([f"{EVIL}: {EVIL}"] * 9))
+    bad |= {"seeds": EVIL, "command": EVIL, "effects": [effect(EVIL, 1, 0, 2, EVIL), effect(EVIL, 2, 1, 3, EVIL)]}
+    numbers = [effect(EVIL, 1, math.nan, math.nan, EVIL)] * 9
+    long = claim(2, "no", EVIL, observed="; ".join([f"{EVIL}: {EVIL}"] * 9), effects=numbers)
     section = Section(
         EVIL,
         EVIL,

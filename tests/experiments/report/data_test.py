@@ -9,7 +9,7 @@ import pytest
 from made.experiments.paper import lock_visit_maps
 from made.experiments.report import agents, collect, curves, heatmaps, model, training_curves
 from made.experiments.store import packed
-from made.experiments.store.table import Record, Table
+from made.experiments.store.table import Label, Record, Table
 from made.tabular.families import Lock
 
 
@@ -30,7 +30,10 @@ def test_a_curve_has_frames_time_and_an_interval():
     steps = np.array([64, 128, 192])
     made_by = {"provenance": {"wall_s": 60.0, "lanes": 20, "device": "H200"}}
     seen = [np.array([0, 0 if s else np.nan, s]) for s in range(4)]  # no episode ended in a row of the first seed
-    runs = [Record("DoorKey/made", s, {"step": steps, "return": x}, run=made_by) for s, x in enumerate(seen)]
+    runs = [
+        Record(Label(task="DoorKey", method="made"), s, {"step": steps, "return": x}, run=made_by)
+        for s, x in enumerate(seen)
+    ]
     given = curves.of(Table(runs))
     (panel,) = given["panels"]
     (line,) = panel["lines"]
