@@ -179,6 +179,7 @@ class ClaimResult(NamedTuple):
     command: str
     effects: Sequence[Mapping[str, Any]] = ()  # as `Effect.to_dict` has them
     missing: Sequence[str] = ()
+    note: str = ""
 
 
 def check_claims(experiment: Experiment, table: Table, scale: Scale, command: str) -> list[ClaimResult]:
@@ -188,11 +189,9 @@ def check_claims(experiment: Experiment, table: Table, scale: Scale, command: st
     for claim in experiment.claims:
         found = claim.check(table) if most else Verdict(None, missing=("recorded runs",))
         seeds = most if found.seeds is None else found.seeds
-        place = (claim.number, claim.name, claim.where)
         effects = [effect.to_dict() for effect in found.effects]
-        rows.append(
-            ClaimResult(*place, found.holds, found.observed, scale.value, seeds, command, effects, list(found.missing))
-        )
+        numbers = (found.holds, found.observed, scale.value, seeds, command, effects, list(found.missing), found.note)
+        rows.append(ClaimResult(claim.number, claim.name, claim.where, *numbers))
     return rows
 
 
