@@ -194,12 +194,12 @@ def to_solve(table: Table, label: str) -> CensoredTimes:
     Methods of a task are compared over the frames that all of them had.
     """
     at, curves = returns(table, label)
-    common = at <= budget(table, table.tags(label)["task"])
+    common = at <= budget(table, table.tags(label).get("task"))
     return time_to_threshold(at[common], curves[:, common], SOLVED)
 
 
-def budget(table: Table, task: str) -> float:
-    """The frames that all methods of a task were tried for."""
+def budget(table: Table, task: str | None) -> float:
+    """The frames that all methods of a task were tried for; None: of an experiment on one task."""
     return float(min(returns(table, label)[0][-1] for label in table.select(task=task)))
 
 
