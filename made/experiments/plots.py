@@ -63,12 +63,21 @@ COLOURS: dict[str, Style] = {
     "ride": Style("RIDE", _PURPLE, _DASH, "D"),
     "noveld": Style("NovelD", _BLUE, _MIX, "v"),
     "bebold": Style("BeBold", _BLUE, _SOLID, "v"),
-    "gate": Style("the gate alone", _GREEN, _MIX, "P"),
+    "gate": Style("first-visit mask alone", _GREEN, _MIX, "P"),
     "printed": Style("as printed", _GREY, _DOT, "x"),
     "amigo": Style("AMIGo", _YELLOW, _DASH, "P"),
     "re3": Style("RE3", _GREEN, _DOT, "D"),
     "dreamer": Style("Dreamer", _BLACK, _MIX, "*"),
     "rad": Style("RAD", _GREY, _SOLID, "x"),
+}
+VARIANTS = {  # the names of variants whose labels say something else
+    "gated": "first-visit {}",
+    "ungated": "{} without first-visit mask",
+    "on bebold": "{} on BeBold",
+    "rnd": "RND, {}",
+    "bebold": "BeBold, {}",
+    "made": "MADE, {}",
+    "made gated": "first-visit MADE, {}",
 }
 CYCLE = (_RED, _BLUE, _GREEN, _ORANGE, _PURPLE, _SKY, _BLACK)  # for the variants of one method
 # Paul Tol's muted colours less those close to the above: for methods that the table does not name.
@@ -93,10 +102,20 @@ def style_of(name: str) -> Style:
         size = math.log10(max(float(number[0]), 1e-9)) / 5 if number else (digest % 100) / 100
         line = (_SOLID, _DASH, _DOT, _MIX)[round(5 * size) % 4 if number else digest % 4]
         colour, marker = _shade(style.colour, min(max(size, 0.0), 1.0)), "osD^vP"[digest % 6]
-        return Style(f"{style.text}, {variant}", colour, line, marker)
+        text = VARIANTS.get(variant, f"{{}}, {variant}").format(style.text)
+        return Style(text, colour, line, marker)
     digest = zlib.crc32(name.encode())
     line = (_SOLID, _DASH, _DOT, _MIX)[digest // 7 % 4]
     return Style(name, _OTHERS[digest % len(_OTHERS)], line, "osD^vP"[digest // 28 % 6])
+
+
+def name_of(method: str) -> str:
+    """The name of a method in figures and reports.
+
+    >>> name_of("rnd/gated"), name_of("printed/made gated")
+    ('first-visit RND', 'first-visit MADE, as printed')
+    """
+    return style_of(method).text
 
 
 def style() -> Any:

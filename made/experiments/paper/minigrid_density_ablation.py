@@ -18,6 +18,7 @@ from made.training.on_policy import RunConfig
 WINDOWS = (1_000, 10_000, 100_000)
 DEFAULT = 10_000
 ROWS = {"smoke": 2, "small": 3, "gpu": 35, "paper": 440}
+MASKS = {"gated": "first visit", "ungated": "none"}  # by label
 TASKS = {"smoke": "MultiRoom-N2-S4", "small": "MultiRoom-N4-S5"}
 
 
@@ -27,7 +28,7 @@ def counts(window: int, arrived: float = 0.0) -> Standardized:
 
 
 def variants(first_visit: bool, scale: Scale) -> dict[str, Bonus]:
-    """Every form of the recent density, behind the gate or not."""
+    """Every form of the recent density, with and without the first-visit mask."""
     point: dict[str, Any] = {"power": 0.5, "gate": float(first_visit)}
     found: dict[str, Bonus] = {f"(o, a), {w // 1000}k": Family(**point, recent=counts(w)) for w in WINDOWS}
     found["o', 10k"] = Family(**point, recent=counts(DEFAULT, 1.0))
@@ -66,7 +67,9 @@ def draw(table: Table) -> list[PaperFigure]:
         for i, one in enumerate(table.select(gate=part)):
             shared.band(ax, table, one, plots.CYCLE[i % len(plots.CYCLE)], one.tags["density"])
         plots.step_axis(ax)
-        plots.title(ax, f"MADE, {part}", x="frames", y="return" if part == "gated" else "")
+        plots.title(
+            ax, "first-visit MADE" if part == "gated" else "MADE", x="frames", y="return" if part == "gated" else ""
+        )
     plots.legend(fig)
     seeds = min(len(table.seeds(one)) for one in table.labels())
     text = (
@@ -77,8 +80,10 @@ def draw(table: Table) -> list[PaperFigure]:
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = [[*one.tags.values(), *shared.outcome(table, one, rng())] for one in table.select()]
-    return [("MADE with other densities", ["gate", "density", "frames to solve", "return at the end"], rows)]
+    rows = [
+        [MASKS[one.tags["gate"]], one.tags["density"], *shared.outcome(table, one, rng())] for one in table.select()
+    ]
+    return [("MADE with other densities", ["mask", "density", "frames to solve", "return at the end"], rows)]
 
 
 EXPERIMENT = Experiment(
@@ -87,7 +92,7 @@ EXPERIMENT = Experiment(
     title="MADE's window and density on MiniGrid",
     about=(
         "The recent density of MADE changed one part at a time, at the strength and learning rate that the search chose "
-        "for MADE and for gated MADE with counts of (o, a) over 10,000 pairs."
+        "for MADE and for first-visit MADE with counts of (o, a) over 10,000 pairs."
     ),
     trials=trials,
     seeds=lambda scale: range(1 if scale == Scale.SMOKE else 2 if scale == Scale.SMALL else 3),

@@ -1,4 +1,4 @@
-"""Whether IMPALA learns as well with products in bfloat16 as in float32, with RIDE's network and gated MADE."""
+"""Whether IMPALA learns as well with products in bfloat16 as in float32, with RIDE's network and first-visit MADE."""
 
 import dataclasses
 
@@ -41,7 +41,7 @@ def draw(table: Table) -> list[PaperFigure]:
     plots.legend(fig)
     seeds = min(len(table.seeds(one)) for one in table.labels())
     text = (
-        "IMPALA with gated MADE, products in float32 and in bfloat16. "
+        "IMPALA with first-visit MADE, products in float32 and in bfloat16. "
         f"Mean return of {seeds} seeds, the band from the least to the largest."
     )
     return [PaperFigure("minigrid_precision", fig, plots.caption(fig, text))]
@@ -59,7 +59,7 @@ EXPERIMENT = Experiment(
     figure="fig:minigrid_result",
     title="float32 and bfloat16 on MiniGrid",
     about=(
-        "RIDE's network (LSTM 1024 x 2) with gated MADE at the strength that the search chose, at both learning rates; "
+        "RIDE's network (LSTM 1024 x 2) with first-visit MADE at the strength that the search chose, at both learning rates; "
         "the parameters stay float32, their products are computed in float32 or in bfloat16."
     ),
     trials=trials,  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ def made_needs_fewest(table: Table) -> Verdict:
     for task in names:
         ratios = relative(table, task)
         unit = "median frames to solve, over those of the better MADE"
-        effects += [Effect(f"{task} {m}", x, unit=unit, null=1.0) for m, x in ratios.items()]
+        effects += [Effect(f"{task} {plots.name_of(m)}", x, unit=unit, null=1.0) for m, x in ratios.items()]
         worse += [m for m in THEIRS if m in ratios and minigrid_returns.against_made(table, task, m).high < 1]
         if not any(minigrid_returns.solves(table, task, m) for m in minigrid_returns.MADES):
             missed.append((task, minigrid_returns.frames_of_made(table, task) >= minigrid_returns.PAPER_FRAMES))
@@ -72,7 +72,7 @@ def draw(table: Table) -> list[PaperFigure]:
     plots.legend(fig)
     seeds = [len(table.seeds(one)) for one in table.labels()]
     text = (
-        f"Median frames until the mean return is above {shared.SOLVED}, over those of the better of MADE and gated MADE; "
+        f"Median frames until the mean return is above {shared.SOLVED}, over those of the better of MADE and first-visit MADE; "
         f"\u221e where fewer than half of {min(seeds)} seeds get there within the budget. Where neither MADE does, over all "
         "of the budget: an upper bound."
     )
@@ -84,7 +84,7 @@ def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     for task in shared.tasks(table, *minigrid_returns.MADES):
         ratios = relative(table, task)
         rows.append([task, *(_times(ratios[m]) if m in ratios else "not run" for m in SHOWN)])
-    return [("Frames to solve, relative to MADE", ["task", *SHOWN], rows)]
+    return [("Frames to solve, relative to MADE", ["task", *map(plots.name_of, SHOWN)], rows)]
 
 
 EXPERIMENT = Experiment(

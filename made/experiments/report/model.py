@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from made.core import safe_files
-from made.experiments.statistics import number_text
 from made.experiments.types import Effect
 
 SAID = {  # kind: (symbol, words)
@@ -122,16 +121,17 @@ def _decided(claim: Mapping[str, Any]) -> bool | None:
 
 
 def _evidence(claim: Mapping[str, Any]) -> list[str]:
-    """The effects of each unit, or their range where there are more than two."""
-    effects, lines = effects_of(claim), []
+    """For each unit with several effects, their range, or both of two."""
+    lines, effects = [], effects_of(claim)
     for unit in dict.fromkeys(one.unit for one in effects):
         same = [one for one in effects if one.unit == unit]
         text = "; ".join(f"{one.name} {one.text}".strip() for one in same)
         if len(same) > 2:
-            low, high = (number_text(find(one.value for one in same)) for find in (min, max))
-            text = f"{low} to {high} ({len(same)} comparisons, {claim['seeds']} seeds)"
-        lines.append(f"{unit}: {text}" if unit else text)
-    return lines[:3]
+            low, high = (find(one.value for one in same) for find in (min, max))
+            text = f"{low:.2g} to {high:.2g} ({len(same)} comparisons, {claim['seeds']} seeds)"
+        if len(same) > 1 or len(effects) == 1:
+            lines.append(f"{unit}: {text}" if unit else text)
+    return lines[:2]
 
 
 PARTS = {  # as the page's filter names them, in the paper's order

@@ -27,7 +27,7 @@ from made.experiments.types import Effect
 
 _SCRIPTS = ("page.js", "curves.js", "maps.js")
 _DPI = 200  # of the figures, which the page shows in their size on paper
-_COLORS = 96  # of an image in the page
+_COLORS = 64  # of an image in the page
 _PAPER = 0.6  # part of white pixels from which on a figure is a drawing, which may be inverted in the dark
 
 

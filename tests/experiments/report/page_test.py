@@ -164,7 +164,7 @@ def test_the_findings_come_first_and_follow_the_verdicts(lock):
     assert (
         0 < words.index(first) < words.index(second) < words.index(third) < words.index("Every claim with its verdict")
     )
-    assert "return, MADE minus none: vi 1.2 [1, 1.4]; q 0.5 [-0.1, 1.1]" in words
+    assert "Return, MADE minus none: vi 1.2 [1, 1.4]; q 0.5 [-0.1, 1.1]" in words
     assert SENTENCES[33][0] not in words
     undecided = Page(render([lock._replace(claims=[claim(33, "unknown")])])).words
     assert not any(sentence in undecided for sentence in SENTENCES[33])
