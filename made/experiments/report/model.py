@@ -91,7 +91,7 @@ SENTENCES: Mapping[int, tuple[str, str]] = {  # by claim, the most important fir
     ),
     24: (
         "RE3 is as fast with the coefficient of the MADE paper as with that of its authors.",
-        "RE3 depends on its coefficient: at its authors' it is at least twice as fast as at the MADE paper's.",
+        "RE3 depends on its coefficient: with its authors' it is at least twice as fast as with the MADE paper's.",
     ),
 }
 

@@ -53,7 +53,7 @@ function chart(panel, lines, axis, name, narrow) {
   }
   svg.append(element("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }));
   svg.append(element("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, AXES[axis]));
-  svg.append(element("text", { x: left - 8, y: 12, "text-anchor": "end" }, name));
+  svg.append(element("text", { x: 0, y: 12 }, name));
   for (const line of lines) {
     svg.append(element("path", { d: shade(line, line[axis], x, y), fill: ink(line.color), opacity: 0.15 }));
   }
