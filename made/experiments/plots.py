@@ -9,7 +9,7 @@ import os
 import re
 import textwrap
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from made.core import safe_files
-from made.experiments.statistics import CensoredTimes, Statistic, interval, n_seeds_text
+from made.experiments.statistics import CensoredTimes, Interval, Statistic, interval, n_seeds_text
 from made.experiments.store.table import Table
 from made.training.paths import make_dir
 
@@ -172,6 +172,20 @@ def band(
     ax.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
 
 
+def interval_band(
+    ax: "Axes", x: ArrayLike, values: np.ndarray, look: Style, statistic: str = "mean", rng: Any = None, **options: Any
+) -> Interval:
+    """Draw a statistic over seeds of values [n_seeds, T] with its bootstrap interval, and return both."""
+    found = interval(values, statistic, rng or np.random.default_rng(0))
+    band(ax, x, *found[:3], look, **options)
+    return found
+
+
+def range_band(ax: "Axes", x: ArrayLike, values: np.ndarray, look: Style, **options: Any) -> None:
+    """Draw the mean over seeds, and shade from the lowest to the highest: for few seeds."""
+    band(ax, x, values.mean(axis=0), values.min(axis=0), values.max(axis=0), look, **options)
+
+
 def curves(
     ax: "Axes",
     table: Table,
@@ -233,36 +247,17 @@ def bars(ax: "Axes", values: Mapping[str, ArrayLike | CensoredTimes], rng: np.ra
         ax.grid(axis="y", visible=False)
 
 
-def heatmap(
-    ax: "Axes", matrix: ArrayLike, *, limits: tuple[float, float] | None = None, log: bool = False
-) -> "AxesImage":
-    """Draw a matrix [rows, columns], its first row on top; NaN is left grey.
-
-    `limits` fixes the color scale (see `shared_limits`), and `log` makes it logarithmic (values of 0 are grey too).
-    """
-    from matplotlib.colors import LogNorm, Normalize
+def heatmap(ax: "Axes", matrix: ArrayLike, limits: tuple[float, float]) -> "AxesImage":
+    """Draw a matrix [rows, columns] on a logarithmic color scale, its first row on top; NaN and 0 are left grey."""
+    from matplotlib.colors import LogNorm
 
     shown = np.asarray(matrix, float)
-    if shown.ndim != 2:
-        raise ValueError(f"A heat map needs a matrix [rows, columns], but the shape is {shown.shape}.")
-    low, high = limits or shared_limits([shown], log=log)
-    shown = np.ma.masked_invalid(np.where(shown > 0, shown, np.nan) if log else shown)
     with style():
         ax.set_facecolor("#D9D9D9")
-        scale = LogNorm(low, high) if log else Normalize(low, high)
-        image = ax.imshow(shown, norm=scale, aspect="auto", interpolation="nearest")
+        masked = np.ma.masked_where(~(shown > 0), shown)
+        image = ax.imshow(masked, norm=LogNorm(*limits), aspect="auto", interpolation="nearest")
         ax.grid(visible=False)
     return image
-
-
-def shared_limits(matrices: Iterable[ArrayLike], *, log: bool = False) -> tuple[float, float]:
-    """The smallest and largest finite value (positive, with `log`) of several matrices: one colour scale."""
-    values = np.concatenate([np.ravel(np.asarray(matrix, float)) for matrix in matrices] or [np.array([])])
-    values = values[np.isfinite(values) & ((values > 0) | (not log))]
-    if not values.size:
-        raise ValueError(f"No {'positive ' if log else ''}finite value to scale colours by: every entry is empty.")
-    low, high = float(values.min()), float(values.max())
-    return (low, high) if low < high else (low, low + (abs(low) or 1.0))
 
 
 def title(ax: "Axes", text: str = "", *, x: str = "", y: str = "") -> None:

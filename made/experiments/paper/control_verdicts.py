@@ -87,7 +87,7 @@ def in_common(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> int
         names = {*methods, better_made(table, task)} & {*shared.methods(table, task)}
         if len(names) > 1:  # or nothing is compared there yet
             each.append(len(rows_in_common(table, [f"{task}/{m}" for m in names])[0]))
-    return min(each, default=0) if tasks else min(len(table.seeds(label)) for label in table.labels())
+    return min(each, default=0) if tasks else min(table.seed_counts())
 
 
 def ready(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> list[str]:

@@ -145,10 +145,8 @@ def draw(table: Table) -> list[PaperFigure]:
             text = "eta=0.03, lam=0.1, tau=0.1, c=2" if one == "exact" else one
             for row, metric in enumerate(("gap", "J_gap")):
                 steps, curves = table.curves(one, metric)
-                band = interval(np.maximum(curves, 1e-9), "mean", types.rng())
-                ax = axes[row, column]
-                ax.plot(steps, band.estimate, color=look.colour, linestyle=look.line, label=text)
-                ax.fill_between(steps, band.low, band.high, color=look.colour, alpha=0.2, linewidth=0)
+                shown = np.maximum(curves, 1e-9)
+                plots.interval_band(axes[row, column], steps, shown, look, rng=types.rng(), label=text)
             axes[0, column].plot(steps, bounds(table, one), color=look.colour, linestyle=":", linewidth=0.9)
         for row in (0, 1):
             plots.log_axis(axes[row, column], "y")

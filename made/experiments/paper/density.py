@@ -255,9 +255,7 @@ def draw(table: Table) -> list[PaperFigure]:
     _carried(axes[1, 0], table, tasks[-1])
     for ax, name in zip(axes[1, 1:], ("released", "vae"), strict=True):
         _scatter(ax, table, tasks[-1], name)
-    with plots.style():
-        handles, texts = axes[0, 0].get_legend_handles_labels()
-        fig.legend(handles, texts, loc="outside upper center", ncols=4)
+    plots.legend(fig)
     text = (
         f"Estimates of the recent density, each asked for pairs (view, action) of its own window. Top: rank correlation of "
         f"log d with the true number of occurrences, mean over {len(table.seeds(tasks[0]))} seeds and their range. Bottom, {tasks[-1]}: nats "
@@ -270,9 +268,7 @@ def _ranks(ax, table: Table, task: str) -> None:
     for name, text in ESTIMATORS.items():
         look = plots.style_of(LOOKS[name])
         steps, values = table.curves(task, f"rank_{name}")
-        values = np.nan_to_num(values)
-        ax.plot(steps, values.mean(0), color=look.colour, linestyle=look.line, marker=look.marker, label=text)
-        ax.fill_between(steps, values.min(0), values.max(0), color=look.colour, alpha=0.15, linewidth=0)
+        plots.range_band(ax, steps, np.nan_to_num(values), look, marker=look.marker, label=text)
     ax.axhline(ENOUGH, color="black", linestyle=":", linewidth=0.8)
     ax.set_ylim(-0.3, 1.05)
     plots.title(ax, task, x=f"iterations of {_pairs(table, task):,} pairs")

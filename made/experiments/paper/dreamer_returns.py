@@ -153,10 +153,7 @@ def draw(table: Table) -> list[PaperFigure]:
     for ax, task in zip(axes, names, strict=True):
         for method in shared.methods(table, task):
             control_returns.curve(ax, table, f"{task}/{method}", "dreamer" if method == "none" else shared.look(method))
-        ax.axhline(PUBLISHED_RE3[task], color="#888888", linewidth=0.6, linestyle=":")
-        ax.set_ylim(bottom=0)
-        plots.step_axis(ax)
-        plots.title(ax, task, x="environment steps", y="return" if plots.leftmost(ax) else "")
+        control_returns.panel(ax, task, level=PUBLISHED_RE3[task])
     plots.legend(fig)
     what = "Dreamer from pixels" if shared.from_pixels(table) else "Dreamer from states"
     text = (
@@ -164,7 +161,7 @@ def draw(table: Table) -> list[PaperFigure]:
         "without noise, against steps of the environment; dotted: what Dreamer+RE3 published at 500K."
         f"{shared.circles(table, table.labels())}"
     )
-    seeds = [len(table.seeds(one)) for one in table.labels()]
+    seeds = table.seed_counts()
     return [
         PaperFigure("dmc_dreamer", fig, plots.caption(fig, text, seeds=seeds, statistic="mean")),
         *draw_predictions(table),
@@ -217,7 +214,7 @@ def _returns(ax, table: Table, label: str) -> None:
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    header = ["task", "method", "bonus coef.", "steps", "return over the run", "return at the end"]
+    header = ["task", "method", "bonus coef.", "steps", *control_returns.RETURNS]
     named = lambda task: f"{task} (Dreamer+RE3 published {PUBLISHED_RE3[task]})"  # noqa: E731
     return [("Every method", header, list(control_returns.rows(table, named)))]
 

@@ -129,6 +129,7 @@ HARDER = {
 NAMES = {"MultiRoom-N4-S5": "MiniGrid-MultiRoom-N4-S5-v1"}  # v0 has six rooms
 SHOWS = {"amigo": ("full",), "amigo/gated": ("full", "hash")}  # the hash is for counting alone
 LAYOUT = {"small": LAYOUTS["small"], "gpu": LAYOUTS["mid"], "paper": LAYOUTS["ride"]}
+COLUMNS = ("return", "length", "bonus", "bonus_strength", "entropy", "factor/log_std", "pool_reused")
 TINY = Layout((4,), (2,), (16,), memory="")  # for scales that only ask whether it runs
 
 
@@ -223,10 +224,3 @@ def outcome(table: Table, label: str, rng: np.random.Generator) -> list[str]:
     """What a row of a table says of it: frames to solve, and the return at the end with its range."""
     ends = final(table, label)
     return [to_solve(table, label).say(rng), f"{ends.mean():.2f} ({ends.min():.2f} to {ends.max():.2f})"]
-
-
-def band(ax, table: Table, label: str, colour: str, text: str) -> None:
-    """The mean return over seeds, and a shade from the least to the largest: for few seeds."""
-    at, curves = returns(table, label)
-    ax.plot(at, curves.mean(axis=0), color=colour, label=text)
-    ax.fill_between(at, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.12, linewidth=0)

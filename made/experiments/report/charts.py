@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from made.experiments import plots
-from made.experiments.paper import lock_visit_maps
+from made.experiments.paper import lock_probes
 from made.experiments.paper import minigrid_setup as grids
 from made.experiments.statistics import interval
 from made.experiments.store.table import Table
@@ -72,7 +72,7 @@ def visit_maps(table: Table) -> dict[str, Any]:
     places = np.array([[int(x(c, h)) for h in range(lock.H)] for c in (0, 1) for x in (lock.good, lock.dead)])
     forms: list[Mapping[str, Any]] = []
     for form, text in FORMS.items():
-        methods = [m for m in lock_visit_maps.DRAWN if f"{form}/{m}" in table.labels()]
+        methods = [m for m in lock_probes.SHOWN if f"{form}/{m}" in table.labels()]
         if methods:
             forms.append({"text": text, "methods": [_method_map(table, form, m, places) for m in methods]})
     about = {"rows": ROWS, "columns": lock.H, "steps": [int(step) for step in steps]}
@@ -80,6 +80,6 @@ def visit_maps(table: Table) -> dict[str, Any]:
 
 
 def _method_map(table: Table, form: str, method: str, places: np.ndarray) -> dict[str, Any]:
-    median = np.median(lock_visit_maps.maps(table, f"{form}/{method}"), axis=0)
+    median = np.median(lock_probes.maps(table, f"{form}/{method}"), axis=0)
     frames = [[float(f"{x:.4g}") for x in counts[places].ravel()] for counts in median]
     return {"text": plots.style_of(method).text, "frames": frames}

@@ -108,6 +108,10 @@ class Table:
         """The seeds of a label, in increasing order: the order of the first axis of every array below."""
         return [record.seed for record in self._records(label)]
 
+    def seed_counts(self) -> list[int]:
+        """How many seeds each label has."""
+        return [len(runs) for runs in self._by_label.values()]
+
     def metrics(self, label: str | None = None) -> list[str]:
         """The names of the recorded metrics, of one label or of all, in the order of recording."""
         return self._names("rows", label)

@@ -24,12 +24,11 @@ from made.core.trial import TimeLimitReached
 from made.envs.control import rendering
 from made.experiments import resumable, runner
 from made.experiments.paper import (
-    control_buffer,
     control_returns,
-    control_search,
     control_setup,
     control_verdicts,
     minigrid_setup,
+    searches,
 )
 from made.experiments.report import collect
 from made.experiments.scheduler import plan, sweep
@@ -256,7 +255,7 @@ def test_without_what_it_needs_a_run_is_one_line_before_anything_runs(monkeypatc
 
 
 def test_labels_are_groups_of_their_own_and_equal_ones_are_one(tmp_path):
-    trials = control_buffer.trials(Scale.GPU)
+    trials = control_returns.buffer_trials(Scale.GPU)
     found = group_by_program(list(trials.values()))
     names = [sorted(list(trials)[i] for i in one) for one in found]
     assert ["pendulum_swingup/made/100k", "pendulum_swingup/made/all"] in names and ["hopper_hop/made/1k"] in names
@@ -267,7 +266,7 @@ def test_labels_that_share_runs_stay_in_one_group_however_few_lanes_it_may_have(
     """Or two tasks would train in one folder."""
     store = Store(tmp_path)
     both = [f"pendulum_swingup/made/{window}" for window in ("100k", "all")]
-    made, _ = plan(control_buffer.EXPERIMENT, Scale.GPU, range(3), store, lanes=2, only=both)
+    made, _ = plan(control_returns.BUFFER, Scale.GPU, range(3), store, lanes=2, only=both)
     jobs = [[(one.job.label.rsplit("/", 1)[1], one.job.seed) for one in group.jobs] for group in made]
     assert sorted(map(sorted, jobs)) == [[("100k", 0), ("100k", 1), ("all", 0), ("all", 1)], [("100k", 2), ("all", 2)]]
 
@@ -421,10 +420,10 @@ def test_one_seed_is_told_without_a_range():
 
 
 def test_windows_that_are_cut_off_say_how_far_they_are(tmp_path):
-    one, store = runner.Study(control_buffer.EXPERIMENT, Scale.GPU), Store(tmp_path)
-    label = next(iter(control_buffer.trials(Scale.GPU)))
+    one, store = runner.Study(control_returns.BUFFER, Scale.GPU), Store(tmp_path)
+    label = next(iter(control_returns.buffer_trials(Scale.GPU)))
     cut_off(store, label, 15_000, of=one.experiment)
-    ((_, header, rows),) = control_buffer.tables(runner.with_partial_runs(one, store, Table()))
+    ((_, header, rows),) = control_returns.buffer_tables(runner.with_partial_runs(one, store, Table()))
     assert rows[0][header.index("steps")] == "30,000 of 100,000"
 
 
@@ -555,13 +554,13 @@ def test_the_gpu_scale_is_the_release_but_for_what_it_says():
 
 @pytest.mark.parametrize("scale", [Scale.SMALL, Scale.GPU, Scale.PAPER])
 def test_lengths_are_in_steps_of_the_environment_and_search_and_report_share_no_seed(scale):
-    for label, trial in {**control_returns.trials(scale), **control_buffer.trials(scale)}.items():
+    for label, trial in {**control_returns.trials(scale), **control_returns.buffer_trials(scale)}.items():
         budget, repeat = control_setup.BUDGETS[scale.value][label.split("/")[0]], trial.task.repeat  # type: ignore[attr-defined]
         assert (trial.iterations * repeat, trial.every * repeat) == (budget.report, budget.every)
         assert trial.task.pixels == (scale is not Scale.SMALL)  # type: ignore[attr-defined]
-    assert not set(control_returns.EXPERIMENT.seeds(scale)) & set(control_search.EXPERIMENT.seeds(scale))
+    assert not set(control_returns.EXPERIMENT.seeds(scale)) & set(searches.CONTROL.seeds(scale))
     per = {}
-    for label in control_search.trials(scale):
+    for label in searches.control_trials(scale):
         task, method, tau = label.tags.values()
         per.setdefault((task, method), []).append(tau)
     assert len({tuple(taus) for taus in per.values()}) == 1, "every method at the same temperatures"
@@ -570,7 +569,8 @@ def test_lengths_are_in_steps_of_the_environment_and_search_and_report_share_no_
 def test_the_windows_reach_the_density_and_none_is_longer_than_the_replay():
     for scale, capacity in ((Scale.SMALL, 15_000), (Scale.GPU, 50_000), (Scale.PAPER, 100_000)):
         found = {
-            label.split("/")[2]: recent_window(trial.bonus) for label, trial in control_buffer.trials(scale).items()
+            label.split("/")[2]: recent_window(trial.bonus)
+            for label, trial in control_returns.buffer_trials(scale).items()
         }  # type: ignore[attr-defined]
         assert found == {"1k": 1_000, "10k": 10_000, "100k": min(100_000, capacity), "all": capacity}
 
@@ -578,7 +578,7 @@ def test_the_windows_reach_the_density_and_none_is_longer_than_the_replay():
 def test_the_search_takes_the_temperature_with_the_highest_return_and_keeps_other_scales(monkeypatch, tmp_path):
     monkeypatch.setattr(control_setup, "CHOSEN", tmp_path / "chosen.json")
     curves = {"hopper_hop/rnd/tau=0.1": [1, 9], "hopper_hop/rnd/tau=1": [6, 6], "hopper_hop/made/tau=0.1": [2, 2]}
-    search = control_search.EXPERIMENT.search
+    search = searches.CONTROL.search
     take_settings(search, made_up(curves), Scale.SMALL)
     take_settings(search, made_up({"hopper_hop/made/tau=3": [1, 1]}), Scale.GPU)
     small = {"hopper_hop": {"rnd": 1.0, "made": 0.1}}
@@ -618,7 +618,7 @@ def label_of(text: str) -> Label:
     """The label of a configuration from its text."""
     task, *parts = text.split("/")
     *methods, last = parts
-    if last in (*control_buffer.WINDOWS, "all"):
+    if last in (*control_returns.WINDOWS, "all"):
         return Label(task=task, method="/".join(methods), window=last)
     if last.startswith("tau="):
         return Label(task=task, method="/".join(methods), tau=float(last.removeprefix("tau=")))
@@ -815,18 +815,18 @@ def test_claim_28_wants_ten_thousand_near_the_best_and_the_best_to_differ():
         return made_up(each)
 
     fine = windows(pendulum_swingup=(400.0, 500.0), hopper_hop=(220.0, 200.0))
-    assert control_buffer.ten_thousand_is_reasonable(fine).holds is True
+    assert control_returns.ten_thousand_is_reasonable(fine).holds is True
     bad = windows(pendulum_swingup=(400.0, 500.0), hopper_hop=(300.0, 200.0))
-    assert control_buffer.ten_thousand_is_reasonable(bad).holds is False
+    assert control_returns.ten_thousand_is_reasonable(bad).holds is False
     same = windows(pendulum_swingup=(400.0, 500.0), hopper_hop=(180.0, 200.0))
-    assert control_buffer.ten_thousand_is_reasonable(same).holds is None
-    one = control_buffer.ten_thousand_is_reasonable(windows(hopper_hop=(220.0, 200.0)))
+    assert control_returns.ten_thousand_is_reasonable(same).holds is None
+    one = control_returns.ten_thousand_is_reasonable(windows(hopper_hop=(220.0, 200.0)))
     assert one.holds is None and "one task" in one.observed
     part = windows(("1k", "10k"), pendulum_swingup=(400.0, 500.0), hopper_hop=(220.0, 200.0))
-    told = control_buffer.ten_thousand_is_reasonable(part)
+    told = control_returns.ten_thousand_is_reasonable(part)
     assert told.holds is None and "hopper_hop/made lacks 100k, all" in told.observed
     nothing = windows(pendulum_swingup=(400.0, 500.0), hopper_hop=(-9.0, -9.0))
-    assert control_buffer.ten_thousand_is_reasonable(nothing).holds is None, "where nobody learns nothing is refuted"
+    assert control_returns.ten_thousand_is_reasonable(nothing).holds is None, "where nobody learns nothing is refuted"
 
 
 def test_steps_are_of_the_environment_and_the_figures_have_a_panel_a_task():

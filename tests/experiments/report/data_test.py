@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from made.experiments import experiments
-from made.experiments.paper import lock_visit_maps
+from made.experiments.paper import lock_probes
 from made.experiments.report import agents, charts, collect, model, render
 from made.experiments.store import packed
 from made.experiments.store.table import Label, Record, Table
@@ -18,13 +18,13 @@ def test_the_maps_are_those_of_figure_5():
     lock, rng = Lock(H=3), np.random.default_rng(0)
     visits = {s: np.cumsum(rng.integers(0, 9, (4, 14, 2)), axis=0) for s in range(3)}
     rows, arrays = {"step": np.arange(1, 5), "return": np.zeros(4)}, {"step": np.array([200, 400, 600, 800])}
-    labels = [f"{form}/{m}" for form in charts.FORMS for m in lock_visit_maps.DRAWN]
+    labels = [f"{form}/{m}" for form in charts.FORMS for m in lock_probes.SHOWN]
     table = Table(Record(one, s, rows, {**arrays, "visits": visits[s]}) for one in labels for s in visits)
     given = charts.visit_maps(table)
     assert (given["columns"], given["steps"], given["seeds"], len(given["forms"])) == (3, [200, 400, 600, 800], 3, 2)
-    median = np.median(lock_visit_maps.maps(table, "vi/bernstein"), axis=0)
+    median = np.median(lock_probes.maps(table, "vi/bernstein"), axis=0)
     for shown, counted in zip(given["forms"][0]["methods"][1]["frames"], median, strict=True):
-        np.testing.assert_allclose(np.reshape(shown, (4, 3)), np.nan_to_num(lock_visit_maps._picture(lock, counted)))
+        np.testing.assert_allclose(np.reshape(shown, (4, 3)), np.nan_to_num(lock_probes._picture(lock, counted)))
 
 
 def test_a_curve_has_frames_time_and_an_interval():
