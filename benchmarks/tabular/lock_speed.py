@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.common import Measure, device
 from benchmarks.tabular import numpy_lock
 from made.bonuses import MADE
-from made.experiments.paper.lock_setup import WINDOW, Setting, algorithms, lock_run
+from made.experiments.paper.lock_returns import WINDOW, Setting, algorithms, lock_run
 from made.tabular.algorithm1 import Algorithm1
 from made.tabular.families import Garnet
 from made.training.on_policy import RunConfig, iterate, start

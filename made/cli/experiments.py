@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,8 @@ from typing import Annotated
 import tyro
 
 from made.cli.train import Flag, Several, shown
+
+OBSERVED_WIDTH = 320  # characters of a verdict in the table of the terminal
 
 Name = Annotated[str, tyro.conf.Positional]
 Names = Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -238,16 +241,15 @@ def _demand_there(*folders: Path) -> None:
 
 
 def _print_paths(written, to_markdown: Path | None = None) -> int:
-    for image in (image for images in written.images for image in images):
-        print(f"drawn: {image}")
+    for figure in (figure for section in written.sections for figure in section.figures):
+        print(f"drawn: {figure.file}")
     if to_markdown is not None:
         from made.core import safe_files
-        from made.experiments.report import markdown
+        from made.experiments.report import render
 
-        pairs = [pair for pair in zip(written.sections, written.images, strict=True) if pair[0].provenance]
-        sections, images = [section for section, _ in pairs], [files for _, files in pairs]
         to_markdown.parent.mkdir(parents=True, exist_ok=True)
-        safe_files.write_atomic(to_markdown, markdown.render(sections, images, to_markdown))
+        recorded = [section for section in written.sections if section.provenance]
+        safe_files.write_atomic(to_markdown, render.markdown(recorded, to_markdown))
     _tell([row for row in written.judged if row.seeds])
     _warn(written)
     print(f"The report, with figures, tables, settings and provenance: {written.page}")
@@ -275,23 +277,13 @@ def _tell(judged) -> None:
     table = Table("claim", "verdict", "observed", box=None, pad_edge=False)
     for row in judged:
         symbol, words = SAID[kind_of(row._asdict())]
-        seen = _shortened(row.observed)
+        seen = textwrap.shorten(row.observed, OBSERVED_WIDTH, placeholder="...")
         table.add_row(Text(f"{row.claim} {row.name}"), Text(f"{symbol} {words}"), Text(seen))
     console = Console()
     console.print(table, soft_wrap=False)
     counts = Counter(kind_of(row._asdict()) for row in judged)
     told = ", ".join(f"{n} {(SEVERAL[kind] if n > 1 else SAID[kind][1])}" for kind in SEVERAL if (n := counts[kind]))
     console.print(f"{len(judged)} claim{'s' * (len(judged) != 1)}: {told}.")
-
-
-def _shortened(observed: str, most: int = 320) -> str:
-    """As much as a table of the terminal bears: numbers are cut before the reason why they tell nothing."""
-    if len(observed) <= most:
-        return observed
-    numbers, why, reason = observed.partition(" Cannot be told: ")
-    room = max(most - len(why + reason), most // 3) if why else most
-    short = numbers[: room - 3] + "..." + why + reason
-    return short if len(short) <= most else short[: most - 3] + "..."
 
 
 def _warn(store) -> None:

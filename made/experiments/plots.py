@@ -9,7 +9,7 @@ import os
 import re
 import textwrap
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from made.core import safe_files
-from made.experiments.statistics import CensoredTimes, Statistic, interval, n_seeds_text
+from made.experiments.statistics import CensoredTimes, Interval, Statistic, interval, n_seeds_text
 from made.experiments.store.table import Table
 from made.training.paths import make_dir
 
@@ -63,12 +63,21 @@ COLOURS: dict[str, Style] = {
     "ride": Style("RIDE", _PURPLE, _DASH, "D"),
     "noveld": Style("NovelD", _BLUE, _MIX, "v"),
     "bebold": Style("BeBold", _BLUE, _SOLID, "v"),
-    "gate": Style("the gate alone", _GREEN, _MIX, "P"),
+    "gate": Style("first-visit mask alone", _GREEN, _MIX, "P"),
     "printed": Style("as printed", _GREY, _DOT, "x"),
     "amigo": Style("AMIGo", _YELLOW, _DASH, "P"),
     "re3": Style("RE3", _GREEN, _DOT, "D"),
     "dreamer": Style("Dreamer", _BLACK, _MIX, "*"),
     "rad": Style("RAD", _GREY, _SOLID, "x"),
+}
+VARIANTS = {  # the names of variants whose labels say something else
+    "gated": "first-visit {}",
+    "ungated": "{} without first-visit mask",
+    "on bebold": "{} on BeBold",
+    "rnd": "RND, {}",
+    "bebold": "BeBold, {}",
+    "made": "MADE, {}",
+    "made gated": "first-visit MADE, {}",
 }
 CYCLE = (_RED, _BLUE, _GREEN, _ORANGE, _PURPLE, _SKY, _BLACK)  # for the variants of one method
 # Paul Tol's muted colours less those close to the above: for methods that the table does not name.
@@ -93,10 +102,20 @@ def style_of(name: str) -> Style:
         size = math.log10(max(float(number[0]), 1e-9)) / 5 if number else (digest % 100) / 100
         line = (_SOLID, _DASH, _DOT, _MIX)[round(5 * size) % 4 if number else digest % 4]
         colour, marker = _shade(style.colour, min(max(size, 0.0), 1.0)), "osD^vP"[digest % 6]
-        return Style(f"{style.text}, {variant}", colour, line, marker)
+        text = VARIANTS.get(variant, f"{{}}, {variant}").format(style.text)
+        return Style(text, colour, line, marker)
     digest = zlib.crc32(name.encode())
     line = (_SOLID, _DASH, _DOT, _MIX)[digest // 7 % 4]
     return Style(name, _OTHERS[digest % len(_OTHERS)], line, "osD^vP"[digest // 28 % 6])
+
+
+def name_of(method: str) -> str:
+    """The name of a method in figures and reports.
+
+    >>> name_of("rnd/gated"), name_of("printed/made gated")
+    ('first-visit RND', 'first-visit MADE, as printed')
+    """
+    return style_of(method).text
 
 
 def style() -> Any:
@@ -151,6 +170,20 @@ def band(
     """Draw a line and the area between two others, in the look of a method; the options are those of `Axes.plot`."""
     ax.plot(x, middle, **{"color": look.colour, "linestyle": look.line, "label": look.text} | options)
     ax.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
+
+
+def interval_band(
+    ax: "Axes", x: ArrayLike, values: np.ndarray, look: Style, statistic: str = "mean", rng: Any = None, **options: Any
+) -> Interval:
+    """Draw a statistic over seeds of values [n_seeds, T] with its bootstrap interval, and return both."""
+    found = interval(values, statistic, rng or np.random.default_rng(0))
+    band(ax, x, *found[:3], look, **options)
+    return found
+
+
+def range_band(ax: "Axes", x: ArrayLike, values: np.ndarray, look: Style, **options: Any) -> None:
+    """Draw the mean over seeds, and shade from the lowest to the highest: for few seeds."""
+    band(ax, x, values.mean(axis=0), values.min(axis=0), values.max(axis=0), look, **options)
 
 
 def curves(
@@ -214,36 +247,17 @@ def bars(ax: "Axes", values: Mapping[str, ArrayLike | CensoredTimes], rng: np.ra
         ax.grid(axis="y", visible=False)
 
 
-def heatmap(
-    ax: "Axes", matrix: ArrayLike, *, limits: tuple[float, float] | None = None, log: bool = False
-) -> "AxesImage":
-    """Draw a matrix [rows, columns], its first row on top; NaN is left grey.
-
-    `limits` fixes the color scale (see `shared_limits`), and `log` makes it logarithmic (values of 0 are grey too).
-    """
-    from matplotlib.colors import LogNorm, Normalize
+def heatmap(ax: "Axes", matrix: ArrayLike, limits: tuple[float, float]) -> "AxesImage":
+    """Draw a matrix [rows, columns] on a logarithmic color scale, its first row on top; NaN and 0 are left grey."""
+    from matplotlib.colors import LogNorm
 
     shown = np.asarray(matrix, float)
-    if shown.ndim != 2:
-        raise ValueError(f"A heat map needs a matrix [rows, columns], but the shape is {shown.shape}.")
-    low, high = limits or shared_limits([shown], log=log)
-    shown = np.ma.masked_invalid(np.where(shown > 0, shown, np.nan) if log else shown)
     with style():
         ax.set_facecolor("#D9D9D9")
-        scale = LogNorm(low, high) if log else Normalize(low, high)
-        image = ax.imshow(shown, norm=scale, aspect="auto", interpolation="nearest")
+        masked = np.ma.masked_where(~(shown > 0), shown)
+        image = ax.imshow(masked, norm=LogNorm(*limits), aspect="auto", interpolation="nearest")
         ax.grid(visible=False)
     return image
-
-
-def shared_limits(matrices: Iterable[ArrayLike], *, log: bool = False) -> tuple[float, float]:
-    """The smallest and largest finite value (positive, with `log`) of several matrices: one colour scale."""
-    values = np.concatenate([np.ravel(np.asarray(matrix, float)) for matrix in matrices] or [np.array([])])
-    values = values[np.isfinite(values) & ((values > 0) | (not log))]
-    if not values.size:
-        raise ValueError(f"No {'positive ' if log else ''}finite value to scale colours by: every entry is empty.")
-    low, high = float(values.min()), float(values.max())
-    return (low, high) if low < high else (low, low + (abs(low) or 1.0))
 
 
 def title(ax: "Axes", text: str = "", *, x: str = "", y: str = "") -> None:

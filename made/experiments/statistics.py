@@ -39,8 +39,8 @@ class Interval(NamedTuple):
             return "no seed"
         if np.isposinf(self.low):
             return "not reached"
-        ends = "one seed, no interval" if np.isnan(self.low) else f"{_number(self.low)}, {_number(self.high)}"
-        return f"{_number(self.estimate)} [{ends}]"
+        ends = "one seed, no interval" if np.isnan(self.low) else f"{number_text(self.low)}, {number_text(self.high)}"
+        return f"{number_text(self.estimate)} [{ends}]"
 
 
 def n_seeds_text(counts: Sequence[int]) -> str:
@@ -205,10 +205,6 @@ class CensoredTimes(NamedTuple):
         """The earliest step by which half of the seeds had reached it; inf, not reached, if fewer did."""
         return _over_seeds(np.where(self.censored, np.inf, self.times), _half, rng, resamples, level)
 
-    def restricted_mean(self, rng: np.random.Generator, resamples: int = 2000, level: float = 0.95) -> Interval:
-        """The mean of min(time, last step): a lower bound of the mean time if any seed is censored."""
-        return interval(self.times, mean, rng, resamples, level)
-
     def say(self, rng: np.random.Generator, resamples: int = 2000, level: float = 0.95) -> str:
         """One line: the median with its interval, and how many seeds reached the threshold at all."""
         n, middle = len(self.times), self.median(rng, resamples, level)
@@ -216,24 +212,19 @@ class CensoredTimes(NamedTuple):
         return line + (f" within {self.times[self.censored].max():g}" if self.censored.any() else "")
 
 
-def time_to_threshold(
-    steps: ArrayLike, curves: ArrayLike, threshold: float | int, direction: str = "up"
-) -> CensoredTimes:
-    """The first recorded step at which each seed's curve is at or past the threshold.
+def time_to_threshold(steps: ArrayLike, curves: ArrayLike, threshold: float | int) -> CensoredTimes:
+    """The first recorded step at which each seed's curve is at the threshold or above.
 
-    `steps` is [T] and `curves` [n_seeds, T]; direction "up" means value >= threshold, "down" value <=
-    threshold. A seed that never gets there is censored at the last step. NaN means nothing was recorded
-    at that step, so nothing was reached.
+    `steps` is [T] and `curves` [n_seeds, T]. A seed that never gets there is censored at the last step. NaN means
+    nothing was recorded at that step, so nothing was reached.
     """
     steps, curves = np.asarray(steps), np.asarray(curves, np.float64)
     if curves.ndim != 2 or steps.shape != curves.shape[1:] or not curves.size:
         given = f"{steps.shape} and {curves.shape}"
         raise ValueError(f"Expected steps [T] and curves [n_seeds, T], but their shapes are {given}.")
-    if direction not in ("up", "down"):
-        raise ValueError(f"Unknown direction {direction!r}: use 'up' (at least) or 'down' (at most).")
     if math.isnan(threshold):
         raise ValueError("The threshold is NaN, which no curve can reach: give a number.")
-    hit = curves >= threshold if direction == "up" else curves <= threshold
+    hit = curves >= threshold
     reached = hit.any(axis=1)
     return CensoredTimes(np.where(reached, steps[hit.argmax(axis=1)], steps[-1]), np.logical_not(reached))
 
@@ -281,7 +272,8 @@ def _plain(array: np.ndarray, shape: tuple[int, ...]) -> float | np.ndarray:
     return array.reshape(shape) if shape else float(array[0])
 
 
-def _number(value: float | np.ndarray) -> str:
+def number_text(value: float | np.ndarray) -> str:
+    """Four significant digits; infinity means that a threshold was not reached."""
     if np.isposinf(value):
         return "not reached"
     return f"{value:.0f}" if 1e4 <= abs(value) < 1e8 else f"{value:.4g}"

@@ -1,7 +1,8 @@
 """What an experiment is: what is run, how it is judged and how it is drawn, in one place."""
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from made.core import safe_files
 from made.core.trial import Trial
-from made.experiments.statistics import Interval, paired_interval
+from made.experiments.statistics import Interval, number_text, paired_interval
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Table
 
@@ -17,12 +18,69 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+FEWEST_SEEDS = 5  # below this no interval is taken seriously
+
+
+class Effect(NamedTuple):
+    """A number that a verdict rests on, with its 95% interval where it has one (`low` is NaN where not).
+
+    >>> Effect("vi", 0.5, 0.25, math.inf, "return, MADE minus Hoeffding").text
+    '0.5 [0.25, not reached]'
+    """
+
+    name: str  # of what: a task, an algorithm, a method
+    value: float  # infinite: not reached
+    low: float = math.nan
+    high: float = math.nan
+    unit: str = ""  # what is measured; effects of one unit belong together
+    null: float = 0.0  # the value that means no effect: 0 of a difference, 1 of a ratio
+    seeds: int = 0  # 0: not an estimate over seeds
+
+    @classmethod
+    def of(cls, name: str, interval: Interval, unit: str, null: float = 0.0) -> "Effect":
+        """An estimate over seeds."""
+        value, low, high = (float(x) for x in interval[:3])
+        return cls(name, value, low, high, unit, null, interval.n)
+
+    @property
+    def text(self) -> str:
+        """The number with its interval, in words."""
+        few = f" ({self.seeds} seeds)" * (1 < self.seeds < FEWEST_SEEDS)
+        if not math.isnan(self.low) and not math.isinf(self.low):
+            return f"{number_text(self.value)} [{number_text(self.low)}, {number_text(self.high)}]{few}"
+        return number_text(self.value) + (" [one seed, no interval]" if self.seeds == 1 else few)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it: null for an end that is infinite or does not exist."""
+        plain = {name: x if isinstance(x, str | int) else float(x) for name, x in self._asdict().items()}
+        return {name: None if x in (math.inf, -math.inf) or x != x else x for name, x in plain.items()}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> "Effect":
+        """What `to_dict` was made of."""
+        value = math.inf if given["value"] is None else given["value"]
+        low = math.nan if given["low"] is None else given["low"]
+        high = given["high"] if given["high"] is not None else low + math.inf
+        return cls(**{**given, "value": value, "low": low, "high": high})
+
+
 class Verdict(NamedTuple):
-    """Whether a claim holds in the recorded runs (None: this scale cannot tell), and the numbers it rests on."""
+    """Whether a claim holds in the recorded runs (None: they cannot tell), the numbers, and what is missing."""
 
     holds: bool | None
-    observed: str
+    effects: tuple[Effect, ...] = ()
     seeds: int | None = None  # that it rests on, where not all labels have as many; 0 where nothing of it was run
+    missing: tuple[str, ...] = ()  # what would be needed to tell
+    note: str = ""
+
+    @property
+    def observed(self) -> str:
+        """What is missing, then the numbers, then the note, as one text."""
+        parts = [f"Missing: {'; '.join(self.missing)}"] if self.missing else []
+        for unit in dict.fromkeys(one.unit for one in self.effects):
+            same = "; ".join(f"{one.name} {one.text}".strip() for one in self.effects if one.unit == unit)
+            parts.append(f"{unit}: {same}" if unit else same)
+        return ". ".join([*(part[:1].upper() + part[1:] for part in parts), *filter(None, [self.note])])
 
 
 class Claim(NamedTuple):
@@ -119,6 +177,9 @@ class ClaimResult(NamedTuple):
     scale: str
     seeds: int
     command: str
+    effects: Sequence[Mapping[str, Any]] = ()  # as `Effect.to_dict` has them
+    missing: Sequence[str] = ()
+    note: str = ""
 
 
 def check_claims(experiment: Experiment, table: Table, scale: Scale, command: str) -> list[ClaimResult]:
@@ -126,9 +187,11 @@ def check_claims(experiment: Experiment, table: Table, scale: Scale, command: st
     most = max((len(table.seeds(label)) for label in table.labels()), default=0)
     rows = []
     for claim in experiment.claims:
-        holds, observed, seeds = claim.check(table) if most else Verdict(None, "nothing recorded yet")
-        seeds = most if seeds is None else seeds
-        rows.append(ClaimResult(claim.number, claim.name, claim.where, holds, observed, scale.value, seeds, command))
+        found = claim.check(table) if most else Verdict(None, missing=("recorded runs",))
+        seeds = most if found.seeds is None else found.seeds
+        effects = [effect.to_dict() for effect in found.effects]
+        numbers = (found.holds, found.observed, scale.value, seeds, command, effects, list(found.missing), found.note)
+        rows.append(ClaimResult(claim.number, claim.name, claim.where, *numbers))
     return rows
 
 
@@ -139,9 +202,6 @@ def choose(scale: Scale, **by_scale: Any) -> Any:
         if smaller.value in by_scale:
             return by_scale[smaller.value]
     raise ValueError(f"Nothing was given for scale {scale.value} or a smaller one: {', '.join(by_scale)}.")
-
-
-FEWEST_SEEDS = 5  # below this no interval is taken seriously
 
 
 def rng() -> np.random.Generator:
@@ -159,33 +219,31 @@ def difference(table: Table, a: str, b: str, metric: str = "return") -> Interval
     return paired_interval(average(table, a, metric), average(table, b, metric), "iqm", rng())
 
 
-def above(intervals: dict[str, Interval], what: str) -> Verdict:
+def above(intervals: Mapping[str, Interval], unit: str) -> Verdict:
     """Holds if every interval lies above zero, fails if any lies below, else cannot tell."""
-    said = "; ".join(f"{name} {interval}" for name, interval in intervals.items())
-    if _too_few(intervals):
-        return Verdict(None, f"{what}: {said}. Fewer than {FEWEST_SEEDS} seeds tell nothing")
-    if all(i.low > 0 for i in intervals.values()):
-        return Verdict(True, f"{what}: {said}")
-    holds = False if any(i.high < 0 for i in intervals.values()) else None
-    return Verdict(holds, f"{what}: {said}")
+    effects, missing = effects_of(intervals, unit), few_seeds(*(i.n for i in intervals.values()))
+    if missing or not intervals:
+        return Verdict(None, effects, missing=missing)
+    holds = all(i.low > 0 for i in intervals.values())
+    return Verdict(True if holds else False if any(i.high < 0 for i in intervals.values()) else None, effects)
 
 
-def within(intervals: dict[str, Interval], margin: float, what: str) -> Verdict:
+def within(intervals: Mapping[str, Interval], margin: float, unit: str) -> Verdict:
     """Holds if every interval lies inside [-margin, margin], fails if any lies wholly outside, else cannot tell."""
-    said = "; ".join(f"{name} {interval}" for name, interval in intervals.items())
-    if _too_few(intervals):
-        return Verdict(None, f"{what}: {said}. Fewer than {FEWEST_SEEDS} seeds tell nothing")
-    if all(-margin <= i.low and i.high <= margin for i in intervals.values()):
-        return Verdict(True, f"{what}: {said}")
+    effects, missing = effects_of(intervals, unit), few_seeds(*(i.n for i in intervals.values()))
+    if missing or not intervals:
+        return Verdict(None, effects, missing=missing)
+    holds = all(-margin <= i.low and i.high <= margin for i in intervals.values())
     outside = any(i.low > margin or i.high < -margin for i in intervals.values())
-    return Verdict(False if outside else None, f"{what}: {said}")
+    return Verdict(True if holds else False if outside else None, effects)
 
 
-def present(table: Table, labels: Sequence[str]) -> list[str]:
-    """The labels that were recorded, in the order given."""
-    have = set(table.labels())
-    return [label for label in labels if label in have]
+def effects_of(intervals: Mapping[str, Interval], unit: str, null: float = 0.0) -> tuple[Effect, ...]:
+    """An effect for each interval that has a seed."""
+    return tuple(Effect.of(name, interval, unit, null) for name, interval in intervals.items() if interval.n)
 
 
-def _too_few(intervals: dict[str, Interval]) -> bool:
-    return not intervals or min(i.n for i in intervals.values()) < FEWEST_SEEDS
+def few_seeds(*counts: int) -> tuple[str, ...]:
+    """What is missing where an estimate has too few seeds; empty where none has."""
+    fewest = min(counts, default=FEWEST_SEEDS)
+    return (f"{fewest} of {FEWEST_SEEDS} seeds",) if fewest < FEWEST_SEEDS else ()

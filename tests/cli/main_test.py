@@ -79,9 +79,9 @@ def test_check_prints_every_claim_in_a_stable_form(capsys, recorded):
     code, out, _ = call(capsys, "check", "--json", "--out", str(recorded / "runs"))
     rows = json.loads(out)
     assert code == 0 and [row["claim"] for row in rows] == [*range(1, 39)]
-    assert all(
-        list(row) == ["claim", "name", "where", "holds", "observed", "scale", "seeds", "command"] for row in rows
-    )
+    fields = ["claim", "name", "where", "holds", "observed", "scale", "seeds", "command", "effects", "missing", "note"]
+    assert all(list(row) == fields for row in rows)
+    assert [one["name"] for one in rows[0]["effects"]] == ["relative error of Eq. (6)"]
     assert [row["holds"] for row in rows] == [True] * 5 + [None] * 33
     assert rows[0]["scale"] == "smoke" and rows[0]["seeds"] == 2
 
@@ -90,15 +90,6 @@ def test_check_of_one_experiment_and_its_strict_form(capsys, recorded):
     code, out, _ = call(capsys, "check", "objective", "--strict", "--out", str(recorded / "runs"))
     assert code == 0 and "5 claims: 5 hold." in out
     assert "38 claims: 5 hold, 33 not recorded." in call(capsys, "check", "--out", str(recorded / "runs"))[1]
-
-
-def test_the_reason_why_numbers_tell_nothing_is_not_cut():
-    told, reason = "1.5 [1.2, 1.9]; " * 60, " Cannot be told: not run: hopper_hop"
-    short = experiments._shortened(told + reason)
-    assert len(short) == 320 and short.startswith("1.5 [1.2") and short.endswith("..." + reason)
-    assert experiments._shortened("1.5") == "1.5" and len(experiments._shortened(told)) == 320
-    longest = experiments._shortened(told + reason * 20)
-    assert len(longest) == 320 and longest.endswith("...")
 
 
 def test_figure_and_report_draw_what_is_recorded(capsys, recorded):
@@ -217,7 +208,7 @@ def test_a_place_that_cannot_be_is_refused_before_anything_is_drawn(
 
 def test_a_report_of_trained_agents_alone_has_a_page_without_sections(tmp_path):
     """`made report --out results/train --markdown ...`: no experiment is recorded there."""
-    assert experiments._print_paths(Report(tmp_path / "index.html", [], [], []), tmp_path / "new" / "results.md") == 0
+    assert experiments._print_paths(Report(tmp_path / "index.html", [], []), tmp_path / "new" / "results.md") == 0
     assert (tmp_path / "new" / "results.md").read_text().startswith("# Results")
 
 

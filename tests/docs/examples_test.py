@@ -162,7 +162,7 @@ def test_the_experiment_recipe_runs_judges_and_draws(tmp_path):
     assert runner.run([one], store) == 10
     (judged,) = runner.check(one, store)
     assert judged.claim == 101 and judged.seeds == 5 and judged.holds is True
-    assert "average return" in judged.observed
+    assert judged.effects[0]["unit"] == "average return, MADE minus greedy"
     (drawn,) = runner.draw(one, store, tmp_path / "report")
     assert drawn[1].stat().st_size > 5000
     (title, header, rows) = experiment.tables(runner.load(one, store)[0])[0]

@@ -89,21 +89,26 @@ def test_bars_say_what_was_not_reached():
     plots.png(fig)
 
 
-def test_heat_maps_share_a_scale_and_leave_nothing_grey_unsaid():
+def test_heat_maps_share_a_scale_and_leave_zero_and_nan_grey():
     matrices = [np.array([[0.0, 1.0], [5.0, 2.0]]), np.array([[3.0, 100.0], [np.nan, 4.0]])]
-    assert plots.shared_limits(matrices) == (0.0, 100.0)
-    assert plots.shared_limits(matrices, log=True) == (1.0, 100.0)
-    assert plots.shared_limits([np.full((2, 2), 3.0)]) == (3.0, 6.0)
     fig, axes = plots.figure(1, 2)
-    limits = plots.shared_limits(matrices, log=True)
-    images = [plots.heatmap(ax, m, limits=limits, log=True) for ax, m in zip(axes[0], matrices, strict=True)]
+    images = [plots.heatmap(ax, m, (1.0, 100.0)) for ax, m in zip(axes[0], matrices, strict=True)]
     assert {image.get_clim() for image in images} == {(1.0, 100.0)}
-    assert images[0].get_array().mask.tolist() == [[True, False], [False, False]]
+    masks = [image.get_array().mask.tolist() for image in images]
+    assert masks == [[[True, False], [False, False]], [[False, False], [True, False]]]
     plots.png(fig)
-    with pytest.raises(ValueError, match=r"shape is \(3,\)"):
-        plots.heatmap(axes[0, 0], np.zeros(3))
-    with pytest.raises(ValueError, match="No positive finite value"):
-        plots.heatmap(axes[0, 0], np.zeros((2, 2)), log=True)
+
+
+def test_bands_show_the_interval_or_the_range_over_seeds():
+    _, axes = plots.figure(1, 2)
+    values, look = np.array([[0.0, 1.0], [2.0, 5.0]]), plots.style_of("made")
+    found = plots.interval_band(axes[0, 0], [1, 2], values, look)
+    plots.range_band(axes[0, 1], [1, 2], values, look, marker="s")
+    for ax in axes[0]:
+        np.testing.assert_array_equal(ax.lines[0].get_ydata(), [1, 3])
+    np.testing.assert_array_equal(found.estimate, [1, 3])
+    assert axes[0, 1].lines[0].get_marker() == "s"
+    assert axes[0, 1].collections[0].get_datalim(axes[0, 1].transData).extents.tolist() == [1, 0, 2, 5]
 
 
 def test_a_method_has_one_look_and_no_other_has_it():

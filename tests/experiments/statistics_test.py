@@ -197,11 +197,6 @@ def test_time_to_threshold_and_censoring():
     np.testing.assert_array_equal(found.times, [10, 30, 30, 0, 20])
     np.testing.assert_array_equal(found.censored, [False, False, True, False, False])
     assert found.reached == 0.8
-    down = time_to_threshold(steps, 1 - curves[:4], 0.0, "down")
-    np.testing.assert_array_equal(down.times, found.times[:4])
-    assert found.restricted_mean(rng()).estimate == 18.0
-    with pytest.raises(ValueError, match="'up'"):
-        time_to_threshold(steps, curves, 1.0, "higher")
     with pytest.raises(ValueError, match=r"\(3,\) and \(5, 4\)"):
         time_to_threshold(steps[:3], curves, 1.0)
     with pytest.raises(ValueError, match="NaN"):

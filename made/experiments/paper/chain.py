@@ -9,8 +9,8 @@ from made.core.config import COUNT, SHARE, check_numbers
 from made.core.trial import Trial
 from made.experiments import plots
 from made.experiments.store.store import Scale
-from made.experiments.store.table import Table
-from made.experiments.types import Claim, Experiment, PaperFigure, Verdict, choose
+from made.experiments.store.table import Label, Table
+from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, choose
 from made.tabular.families import Chain
 from made.tabular.policy_gradient import PolicyGradient
 from made.tabular.solve import expected_return, policy_iteration
@@ -68,12 +68,9 @@ def trials(scale: Scale) -> dict[str, Trial]:
             for start, first in STARTS.items():
                 for name in (*METHODS, "pg+made printed"):
                     method = PolicyGradient.named(name, eta=eta, parameterisation=parameterisation)
-                    runs[_label(parameterisation, start, eta, name)] = Ascent(method, first, **length)
+                    label = Label(parameterisation=parameterisation, start=start, eta=eta, method=name)
+                    runs[label] = Ascent(method, first, **length)
     return runs
-
-
-def _label(parameterisation: str, start: str, eta: float, method: str) -> str:
-    return f"{parameterisation}/{start}/eta={eta:g}/{method}"
 
 
 def steps_to(table: Table, one: str, share: float = REACHED) -> float:
@@ -89,62 +86,56 @@ def at_end(table: Table, one: str) -> float:
     return float(curve[-max(1, len(curve) // 10) :].min())
 
 
-def settings(table: Table) -> list[str]:
+def settings(table: Table) -> list[Label]:
     """The recorded combinations of parameterisation, start and step size."""
-    return list(dict.fromkeys(one.rsplit("/", 1)[0] for one in table.labels()))
+    return list(dict.fromkeys(one.without("method") for one in table.select()))
 
 
 def _enough(table: Table) -> bool:
     return len(table.curves(table.labels()[0], "share")[0]) >= 100
 
 
+UNIT = f"steps to {REACHED:.0%} of V*"
+
+
 def plain_is_slow(table: Table) -> Verdict:
     """Claim 13: in most settings plain PG needs at least four times the steps of the fastest method, or never gets there."""
-    slow, said = 0, []
+    slow, effects = 0, []
     for setting in settings(table):
         times = {m: steps_to(table, f"{setting}/{m}") for m in METHODS}
         fastest = min(times.values())
         slow += times["pg"] >= SLOW * fastest or times["pg"] == np.inf
-        said.append(f"{setting} {_steps(times['pg'])} against {_steps(fastest)}")
-    observed = f"slow in {slow} of {len(said)} settings; steps to {REACHED:.0%} of V*, PG against the fastest: {'; '.join(said)}"
-    return Verdict(slow > len(said) / 2 if _enough(table) else None, observed)
+        effects += [Effect(f"{setting} PG", times["pg"], unit=UNIT), Effect("fastest", fastest, unit=UNIT)]
+    n = len(settings(table))
+    count = Effect("", slow, unit=f"settings of {n} in which PG is slow")
+    return Verdict(slow > n / 2 if _enough(table) else None, (count, *effects))
 
 
 def made_is_best(table: Table) -> Verdict:
     """Claim 14: MADE reaches 95% of V* before PG+E and PG+RE and is there at the end, in every setting."""
-    first, stays, said = [], [], []
+    first, stays, effects, ends = [], [], [], []
     for setting in settings(table):
         times = {m: steps_to(table, f"{setting}/{m}") for m in METHODS}
         end = at_end(table, f"{setting}/pg+made")
         first.append(np.isfinite(times["pg+made"]) and times["pg+made"] < min(times["pg+e"], times["pg+re"]))
         stays.append(end >= REACHED)
-        said.append(
-            f"{setting} MADE {_steps(times['pg+made'])} (end {end:.2f}), E {_steps(times['pg+e'])}, RE {_steps(times['pg+re'])}"
-        )
-    observed = (
-        f"first to {REACHED:.0%} of V* in {sum(first)} of {len(first)} settings, there at the end in {sum(stays)}: "
-        + "; ".join(said)
-    )
-    return Verdict(all(first) and all(stays) if _enough(table) else None, observed)
+        effects += [Effect(f"{setting}/{m}", times[m], unit=UNIT) for m in METHODS[1:]]
+        ends.append(Effect(setting, end, unit="MADE at the end, J/V*"))
+    counts = {f"first to {REACHED:.0%} of V*": first, "there at the end": stays}
+    found = (Effect(name, sum(x), unit=f"settings of {len(x)} in which MADE is") for name, x in counts.items())
+    return Verdict(all(first) and all(stays) if _enough(table) else None, (*found, *effects, *ends))
 
 
 def entropy_helps(table: Table) -> Verdict:
     """Claim 15: E and RE each reach 95% of V* before plain PG does, in every setting."""
-    better = {m: 0 for m in ("pg+e", "pg+re")}
-    by_start = {(m, s): [0, 0] for m in better for s in STARTS}
+    won = {(m, start): [] for m in ("pg+e", "pg+re") for start in STARTS}
     for setting in settings(table):
-        plain = steps_to(table, f"{setting}/pg")
-        for m in better:
-            won = steps_to(table, f"{setting}/{m}") < plain
-            better[m] += won
-            tally = by_start[m, setting.split("/")[1]]
-            tally[0] += won
-            tally[1] += 1
-    said = "; ".join(f"{m} from the {s} start {won} of {n}" for (m, s), (won, n) in by_start.items())
-    holds = all(n == len(settings(table)) for n in better.values())
-    return Verdict(
-        holds if _enough(table) else None, f"settings in which it reaches {REACHED:.0%} of V* before PG: {said}"
-    )
+        for m in ("pg+e", "pg+re"):
+            sooner = steps_to(table, f"{setting}/{m}") < steps_to(table, f"{setting}/pg")
+            won[m, setting.tags["start"]].append(sooner)
+    unit = f"fraction of settings in which it reaches {REACHED:.0%} of V* before PG"
+    effects = tuple(Effect(f"{m}, {s} start", float(np.mean(x)), unit=unit) for (m, s), x in won.items() if x)
+    return Verdict(all(map(all, won.values())) if _enough(table) else None, effects)
 
 
 def _steps(n: float) -> str:
@@ -152,10 +143,10 @@ def _steps(n: float) -> str:
 
 
 def draw(table: Table) -> list[PaperFigure]:
-    rows = list(dict.fromkeys(tuple(s.split("/")[:2]) for s in settings(table)))
-    sizes = [[s for s in settings(table) if s.startswith("/".join(row) + "/")] for row in rows]
+    rows = list(dict.fromkeys(setting.without("eta") for setting in settings(table)))
+    sizes = [[s for s in settings(table) if s.without("eta") == row] for row in rows]
     fig, axes = plots.figure(len(rows), max(map(len, sizes)), height=1.6, sharey=True)
-    for i, ((parameterisation, start), line) in enumerate(zip(rows, sizes, strict=True)):
+    for i, (row, line) in enumerate(zip(rows, sizes, strict=True)):
         for ax, setting in zip(axes[i], line, strict=False):
             for method in METHODS:
                 steps, curves = table.curves(f"{setting}/{method}", "share")
@@ -163,9 +154,10 @@ def draw(table: Table) -> list[PaperFigure]:
                 behind = {"linewidth": 0.7, "zorder": 1} if method == "pg+made" else {"linewidth": 1.3}  # it may bounce
                 ax.plot(steps, curves[0], color=look.colour, linestyle=look.line, label=look.text, **behind)
             plots.log_axis(ax)
-            size = setting.split("/")[2].replace("eta=", "step size ")
-            left = f"{parameterisation}\n{start} start" if setting is line[0] else ""
-            plots.title(ax, size, x="gradient steps" if i == len(rows) - 1 else "", y=left)
+            left = f"{row.tags['parameterisation']}\n{row.tags['start']} start" if setting is line[0] else ""
+            plots.title(
+                ax, f"step size {setting.tags['eta']:g}", x="gradient steps" if i == len(rows) - 1 else "", y=left
+            )
     plots.legend(fig)
     text = (
         "Chain MDP, H=8: J as a share of V* under exact gradients, tau_k = 0.1/sqrt(k). The timid start takes a_1 with "
@@ -195,8 +187,8 @@ EXPERIMENT = Experiment(
     seeds=lambda scale: range(1),
     claims=(
         Claim(13, "plain-is-slow", "Vanilla policy gradient converges very slowly on the chain", "Fig. 6, Sec. 4.2", plain_is_slow),
-        Claim(14, "made-is-best", "MADE outperforms the entropy regularisers, quickly reaching a globally optimal policy", "Fig. 6, Sec. 4.2", made_is_best),
-        Claim(15, "entropy-helps", "Entropy and relative entropy regularisation improve on vanilla policy gradient", "Fig. 6, Sec. 4.2", entropy_helps),
+        Claim(14, "made-is-best", "MADE outperforms the entropy regularizers, quickly reaching a globally optimal policy", "Fig. 6, Sec. 4.2", made_is_best),
+        Claim(15, "entropy-helps", "Entropy and relative entropy regularization improve on vanilla policy gradient", "Fig. 6, Sec. 4.2", entropy_helps),
     ),
     draw=draw,
     tables=tables,

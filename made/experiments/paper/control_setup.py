@@ -57,6 +57,7 @@ COLUMNS = ("frames", "return", "eval_return", "bonus", "bonus_strength", "intrin
 COLUMNS += ("critic_loss", "value", "factor/level", "factor/mean", "factor/log_std", "frames_per_second")
 LOOKS = {"none": "rad", "made-released": "made/as released", "re3-released": "re3/as released"}
 LOOKS |= {"rnd-at-made": "rnd/at the released MADE's scale", "cover-at-made": "rnd/at MADE's scale"}
+LOOKS |= {f"tuned/{method}": LOOKS.get(method, method) for method in TUNED}
 
 
 class Budget(NamedTuple):
@@ -206,22 +207,22 @@ def threshold(task: str) -> float:
 
 def to_reach(table: Table, label: str) -> CensoredTimes:
     """Steps until an evaluation is at the task's threshold, a number a seed; censored where that never happens."""
-    return time_to_threshold(*evaluations(table, label), threshold(label.split("/", 1)[0]))
+    return time_to_threshold(*evaluations(table, label), threshold(table.tags(label)["task"]))
 
 
 def budget(table: Table, task: str) -> int:
     """The steps that a task was tried for: the shortest of its runs."""
-    return min(int(evaluations(table, one)[0][-1]) for one in table.labels() if one.startswith(f"{task}/"))
+    return min(int(evaluations(table, one)[0][-1]) for one in table.select(task=task))
 
 
 def tasks(table: Table) -> list[str]:
     """The tasks that were recorded."""
-    return list(dict.fromkeys(label.split("/", 1)[0] for label in table.labels()))
+    return table.tag("task")
 
 
 def methods(table: Table, task: str) -> list[str]:
     """The methods that were recorded on a task, in the order of the tables above, those tuned last."""
-    have = {label.split("/", 1)[1] for label in table.labels() if label.startswith(f"{task}/")}
+    have = table.tag("method", task=task)
     return [name for name in (*METHODS, *(f"tuned/{one}" for one in TUNED)) if name in have]
 
 
@@ -238,8 +239,7 @@ def from_pixels(table: Table) -> bool:
 
 def look(method: str) -> str:
     """The name under which `made.experiments.plots` has a method's colour; tuned ones, in a figure of their own, the same."""
-    plain = method.removeprefix("tuned/")
-    return LOOKS.get(plain, plain)
+    return LOOKS.get(method, method)
 
 
 def has_printed(task: str) -> bool:

@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from made.experiments import plots
 from made.experiments.paper import control_setup as shared
 from made.experiments.statistics import CensoredTimes, Interval, interval, paired_interval
 from made.experiments.store.table import Table
-from made.experiments.types import FEWEST_SEEDS, Verdict, above, rng, within
+from made.experiments.types import FEWEST_SEEDS, Effect, Verdict, above, effects_of, rng, within
 
 MADES, BASELINES = ("made", "made-released"), ("none", "icm", "rnd", "re3")
 DREAMERS = ("none", "re3")  # the baselines of the model-based study
@@ -40,23 +41,23 @@ class Gain(NamedTuple):
     made_failed: bool  # some seed of MADE
     tasks: int
 
-    def __str__(self) -> str:
-        kinds = {(True, False): "at least ", (False, True): "at most ", (True, True): "with failures of both "}
-        alone = np.isnan(self.low)
-        ends = "[one seed on a task, no interval]" if alone else f"[{self.low:.2f}, {self.high:.2f}]"
-        kind = kinds.get((self.failed, self.made_failed), "")
-        return f"{kind}{self.estimate:.2f} {ends} on {self.tasks} task{'s' * (self.tasks > 1)}"
+    def effect(self, method: str, unit: str) -> Effect:
+        """As an effect that says which bound it is and on how many tasks."""
+        bounds = {(True, False): ", at least", (False, True): ", at most", (True, True): ", with failures of both"}
+        bound = bounds.get((self.failed, self.made_failed), "")
+        name = f"{method} on {self.tasks} task{'s' * (self.tasks > 1)}{bound}"
+        return Effect(name, self.estimate, self.low, self.high, unit, 1.0, int(np.isnan(self.low)))
 
 
 class Missing(NamedTuple):
-    """What a claim needs and was not run, in words, empty where all is there; and the seeds that it rests on."""
+    """What a claim needs and was not run, empty where all is there; and the seeds that it rests on."""
 
-    words: str
+    parts: tuple[str, ...]
     seeds: int
 
     def also(self, *more: str) -> "Missing":
-        """With more that is lacking; empty words say nothing."""
-        return self._replace(words="; ".join(filter(None, (self.words, *more))))
+        """With more that is missing; empty words say nothing."""
+        return self._replace(parts=(*self.parts, *filter(None, more)))
 
 
 def lacking(
@@ -73,7 +74,7 @@ def lacking(
         said += [f"{task} lacks {', '.join(lack)}"] if lack else []
         if (tried := shared.budget(table, task)) < steps:
             said.append(f"{task} was tried for {tried:,} of {steps:,} steps")
-    return Missing("", seeds).also(*said, f"{seeds} of {fewest} seeds" * (0 < seeds < fewest))
+    return Missing((), seeds).also(*said, f"{seeds} of {fewest} seeds" * (0 < seeds < fewest))
 
 
 def in_common(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> int:
@@ -86,7 +87,7 @@ def in_common(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> int
         names = {*methods, better_made(table, task)} & {*shared.methods(table, task)}
         if len(names) > 1:  # or nothing is compared there yet
             each.append(len(rows_in_common(table, [f"{task}/{m}" for m in names])[0]))
-    return min(each, default=0) if tasks else min(len(table.seeds(label)) for label in table.labels())
+    return min(each, default=0) if tasks else min(table.seed_counts())
 
 
 def ready(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> list[str]:
@@ -98,24 +99,24 @@ def ready(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> list[st
     return [task for task, have in begun.items() if set(methods) <= set(have) and set(have) & set(MADES)] or list(begun)
 
 
-def judged(verdict: bool | None, observed: str, lack: Missing) -> Verdict:
+def judged(verdict: Verdict, lack: Missing) -> Verdict:
     """The verdict where all that it needs was run."""
-    if not lack.words:
-        return Verdict(verdict, observed, lack.seeds)
-    return Verdict(None, f"{observed}. Cannot be told: {lack.words}", lack.seeds)
+    holds = None if lack.parts else verdict.holds
+    missing = tuple(dict.fromkeys((*verdict.missing, *lack.parts)))
+    return verdict._replace(holds=holds, seeds=lack.seeds, missing=missing)
 
 
 def settle(
     table: Table,
-    found: Verdict,
+    verdict: Verdict,
     tasks: Sequence[str],
     methods: Sequence[str],
     steps: int = 0,
     alone: bool | None = None,
 ) -> Verdict:
     """The verdict on several tasks. `alone` is the one that a single task is enough for: then others may be missing."""
-    needed = ready(table, tasks, methods) if found.holds is not None and found.holds == alone else tasks
-    return judged(found.holds, found.observed, lacking(table, needed, methods, steps))
+    needed = ready(table, tasks, methods) if verdict.holds is not None and verdict.holds == alone else tasks
+    return judged(verdict, lacking(table, needed, methods, steps))
 
 
 def better_made(table: Table, task: str, tuned: bool = False) -> str | None:
@@ -171,19 +172,20 @@ def faster(table: Table) -> Verdict:
     Fails if one is below the printed one although the method reached every task. CURL and DrQ are not run.
     """
     found = {method: gain_over(table, method) for method in GAINS}
-    none = lambda m: "no task reached" if m in both(table) else "not run beside MADE"  # noqa: E731
-    said = [f"{m} {found[m] or none(m)} (printed {x})" for m, x in GAINS.items()]
+    effects = [x.effect(f"{m} (printed {GAINS[m]})", "steps over MADE's") for m, x in found.items() if x]
     tuned = {method: gain_over(table, method, tuned=True) for method in GAINS}
-    if any(tuned.values()):
-        said.append("each at its own tuned bonus coefficient: " + ", ".join(f"{m} {x}" for m, x in tuned.items() if x))
-    drq = ", ".join(f"{task} {x}" for task, x in PUBLISHED_DRQ.items())
-    told = f"steps over MADE's: {'; '.join(said)}. CURL and DrQ were not run; DrQ's published returns at 500K: {drq}"
+    unit = "steps over MADE's, each at its own tuned bonus coefficient"
+    effects += [x.effect(m, unit) for m, x in tuned.items() if x]
+    effects += [Effect(task, x, unit="published return of DrQ at 500K") for task, x in PUBLISHED_DRQ.items()]
+    none = [f"{m} {'reached no task' if m in both(table) else 'not run with MADE'}" for m, x in found.items() if not x]
+    note = "; ".join([*none, "CURL and DrQ were not run"])
     lack = lacking(table, shared.TASKS, tuple(GAINS))
     gains = [(gain, GAINS[m]) for m, gain in found.items() if gain is not None]
-    if any(gain.high < printed and not gain.failed for gain, printed in gains):
-        return judged(False, told, lack)
     fine = all(gain.low > 1 and gain.high >= printed and not gain.made_failed for gain, printed in gains)
-    return judged(True if fine and len(gains) == len(GAINS) else None, told, lack)
+    holds = True if fine and len(gains) == len(GAINS) else None
+    if any(gain.high < printed and not gain.failed for gain, printed in gains):
+        holds = False
+    return judged(Verdict(holds, tuple(effects), note=note), lack)
 
 
 def pendulum(table: Table) -> Verdict:
@@ -196,21 +198,23 @@ def pendulum(table: Table) -> Verdict:
     best = better_made(table, task)
     re3 = [m for m in ("re3/printed", "re3") if m in shared.methods(table, task)]
     if best is None or not re3:
-        return judged(None, f"0 of 2 numbers: MADE at 30K steps, and the steps of RE3 to {ABOUT_800:.0f}", lack)
+        return judged(Verdict(None), lack)
     steps, curves = shared.evaluations(table, f"{task}/{best}")
     early = interval(curves[:, max(0, np.searchsorted(steps, 30_000, "right") - 1)], "mean", rng())
-    said, took = [f"{best} {early} at 30K steps"], {}
+    effects, took = [Effect.of(best, early, "return at 30K steps")], {}
     for method in re3:
         times = shared.time_to_threshold(*shared.evaluations(table, f"{task}/{method}"), ABOUT_800)
         took[method] = times.median(rng())
-        said.append(f"{method} at {ABOUT_800:.0f}: {times.say(rng())}")
+        n = len(times.times)
+        name = f"{plots.name_of(method)} (reached by {round(n * times.reached)} of {n} seeds)"
+        effects.append(Effect.of(name, took[method], f"steps to {ABOUT_800:.0f}, median"))
     slow, half = took[re3[0]], RE3_STEPS / 2
     if early.high < ABOUT_800 or slow.high < half:
-        return judged(False, "; ".join(said), lack)
+        return judged(Verdict(False, tuple(effects)), lack)
     tried = shared.budget(table, task)
     if tried < RE3_STEPS and not np.isfinite(slow.high):
         lack = lack.also(f"RE3 was tried for {tried:,} of {RE3_STEPS:,} steps")
-    return judged(True if early.low >= ABOUT_800 and slow.low >= half else None, "; ".join(said), lack)
+    return judged(Verdict(True if early.low >= ABOUT_800 and slow.low >= half else None, tuple(effects)), lack)
 
 
 def quadruped(table: Table) -> Verdict:
@@ -218,12 +222,13 @@ def quadruped(table: Table) -> Verdict:
     task = "quadruped_run"
     lack, best = lacking(table, [task], ("re3",), shared.PAPER_STEPS), better_made(table, task)
     if best is None or "re3" not in shared.methods(table, task):
-        return judged(None, "0 of 1 tasks", lack)
+        return judged(Verdict(None), lack)
     gap = difference(table, task, (best, "re3"))
     grown = difference(table, task, (best, "re3"), lambda *run: shared.final(*run) - shared.final(*run, before=0.2))
-    told = f"{best} less re3 at the end: {gap}; more than a fifth of the run before that: {grown}"
+    names = {"at the end": gap, "at the end, less that a fifth of the run before": grown}
+    effects = effects_of(names, f"return, {best} minus re3")
     holds = gap.low > 0 and gap.high >= GAP and grown.low > 0
-    return judged(False if gap.high < GAP or grown.high < 0 else True if holds else None, told, lack)
+    return judged(Verdict(False if gap.high < GAP or grown.high < 0 else True if holds else None, effects), lack)
 
 
 def baselines(table: Table) -> tuple[str, ...]:
@@ -245,12 +250,11 @@ def clearly_above(table: Table) -> Verdict:
     """Claim 26: at 500K steps above RE3 on Hopper and Walker, within a tenth of RE3's published return on the two others."""
     ahead, alike = ("hopper_hop", "walker_run_sparse"), ("cartpole_swingup_sparse", "cheetah_run_sparse")
     found = against(table, ready(table, (*ahead, *alike), ("re3",)), ("re3",), shared.final)
-    verdicts = [above({name: x}, "").holds for name, x in found.items() if name.startswith(ahead)]
+    verdicts = [above({"": x}, "").holds for (task, *_), x in found.items() if task in ahead]
     for task in alike:
         margin = COMPARABLE * shared.PUBLISHED_RE3[task]
-        verdicts += [within({name: x}, margin, "").holds for name, x in found.items() if name.startswith(task)]
-    said = _listed(found) or "0 of 4 tasks"
-    verdict = Verdict(together(verdicts), f"return at the end less RE3's: {said}")
+        verdicts += [within({"": x}, margin, "").holds for (name, *_), x in found.items() if name == task]
+    verdict = Verdict(together(verdicts), effects_of(named(found), "return at the end"))
     return settle(table, verdict, (*ahead, *alike), ("re3",), shared.PAPER_STEPS, alone=False)
 
 
@@ -259,8 +263,11 @@ def together(verdicts: Sequence[bool | None]) -> bool | None:
     return False if False in verdicts else True if verdicts and all(verdicts) else None
 
 
-def against(table: Table, tasks: Sequence[str], others: Sequence[str], read: Callable) -> dict[str, Interval]:
-    """MADE less each other method on each task where both were run."""
+Pairs = dict[tuple[str, str, str], Interval]  # by task, method and the method it is compared with
+
+
+def against(table: Table, tasks: Sequence[str], others: Sequence[str], read: Callable) -> Pairs:
+    """MADE minus each other method on each task where both were run."""
     found = {}
     for task in tasks:
         have = shared.methods(table, task) if task in shared.tasks(table) else []
@@ -268,8 +275,13 @@ def against(table: Table, tasks: Sequence[str], others: Sequence[str], read: Cal
         if best is None:
             continue
         for other in (m for m in others if m in have):
-            found[f"{task} {best} less {other}"] = difference(table, task, (best, other), read)
+            found[task, best, other] = difference(table, task, (best, other), read)
     return found
+
+
+def named(found: Pairs) -> dict[str, Interval]:
+    """The differences by name."""
+    return {f"{task} {a} minus {b}": x for (task, a, b), x in found.items()}
 
 
 def curiosity_fails(table: Table) -> Verdict:
@@ -279,14 +291,14 @@ def curiosity_fails(table: Table) -> Verdict:
     have = shared.methods(table, task) if task in shared.tasks(table) else []
     shown = [m for m in ("rnd", "icm", "rnd-at-made", *MADES) if m in have]
     ends = {m: interval(shared.final(table, f"{task}/{m}"), "mean", rng()) for m in shown}
-    said = _listed(ends) or "0 of 5 methods"
-    told = f"return at the end, failed below {FAILED:.0f}: {said}"
-    if lack.words:
-        return judged(None, told, lack)
+    effects = effects_of(ends, "return at the end")
+    if lack.parts:
+        return judged(Verdict(None, effects), lack)
     if any(ends[m].low > FAILED for m in ("rnd", "icm")):
-        return judged(False, told, lack)
+        return judged(Verdict(False, effects), lack)
     learnt = max(ends[m].low for m in MADES if m in ends) > FAILED or shared.budget(table, task) >= shared.PAPER_STEPS
-    return judged(True if learnt and all(ends[m].high < FAILED for m in ("rnd", "icm")) else None, told, lack)
+    holds = learnt and all(ends[m].high < FAILED for m in ("rnd", "icm"))
+    return judged(Verdict(True if holds else None, effects), lack)
 
 
 def largest_gain(table: Table) -> Verdict:
@@ -294,13 +306,11 @@ def largest_gain(table: Table) -> Verdict:
     tasks = ready(table, shared.tasks(table), baselines(table))
     found = against(table, tasks, baselines(table), shared.final)
     least: dict[str, Interval] = {}  # over the strongest baseline of each task
-    for name, x in found.items():
-        task = name.split(" ")[0]
+    for (task, *_), x in found.items():
         least[task] = min(least.get(task, x), x, key=lambda one: one.estimate)
-    said = _listed(least) or f"0 of {len(shared.TASKS)} tasks"
     gained = any(x.low > 0 and x.high >= GAIN for x in least.values())
     holds = True if gained else False if all(x.high < GAIN for x in least.values()) else None
-    verdict = Verdict(holds, f"over the best baseline at the end: {said}")
+    verdict = Verdict(holds, effects_of(least, "return at the end, MADE minus the best baseline"))
     return settle(table, verdict, shared.TASKS, baselines(table), shared.PAPER_STEPS, alone=True)
 
 
@@ -308,7 +318,7 @@ def consistent(table: Table) -> Verdict:
     """Claim 32: on all six tasks MADE's return over the whole run is above that of every baseline."""
     tasks = ready(table, shared.tasks(table), baselines(table))
     found = against(table, tasks, baselines(table), shared.average)
-    verdict = above(found, "return over the whole run") if found else Verdict(None, f"0 of {len(shared.TASKS)} tasks")
+    verdict = above(named(found), "return over the whole run")
     return settle(table, verdict, shared.TASKS, baselines(table), alone=False)
 
 
@@ -318,20 +328,13 @@ def density_adds(table: Table) -> Verdict:
     That pair is judged, for the paper's bonus coefficients were found with it; `made` beside its own cover is told.
     """
     pairs = ("made-released", "rnd-at-made"), ("made", "cover-at-made")
-    judged_by, beside = (_over_their_covers(table, pair) for pair in pairs)
-    what = [f"return over the whole run, {a} less {b}" for a, b in pairs]
-    verdict = above(judged_by, what[0]) if judged_by else Verdict(None, f"0 of {len(shared.TASKS)} tasks")
-    if beside:
-        verdict = verdict._replace(observed=f"{verdict.observed}. {what[1]}: {_listed(beside)}")
+    checked, shown = (_over_their_covers(table, pair) for pair in pairs)
+    what = [f"return over the whole run, {a} minus {b}" for a, b in pairs]
+    verdict = above(checked, what[0])
+    verdict = verdict._replace(effects=(*verdict.effects, *effects_of(shown, what[1])))
     return settle(table, verdict, shared.TASKS, pairs[0], alone=False)
 
 
 def _over_their_covers(table: Table, pair: tuple[str, str]) -> dict[str, Interval]:
     names = [task for task in shared.tasks(table) if set(pair) <= set(shared.methods(table, task))]
     return {task: difference(table, task, pair, shared.average) for task in names}
-
-
-def _listed(found: dict[str, Interval]) -> str:
-    """Each by its name; of few seeds how many: an interval of two is from the one to the other."""
-    few = lambda n: f" ({n} seeds)" * (1 < n < FEWEST_SEEDS)  # noqa: E731
-    return "; ".join(f"{name} {x}{few(x.n)}" for name, x in found.items())

@@ -10,7 +10,7 @@ from made.experiments import plots, types
 from made.experiments.statistics import interval
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Table
-from made.experiments.types import Claim, Experiment, PaperFigure, Verdict, choose
+from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, choose
 from made.tabular.algorithm1 import Algorithm1, Constants, settings_for
 from made.tabular.families import Garnet
 from made.tabular.objective import J, maximise
@@ -104,34 +104,33 @@ def bounds(table: Table, one: str) -> np.ndarray:
 
 def theorem_holds(table: Table) -> Verdict:
     """Claim 6: no recorded gap exceeds the bound with the corrected constants, and the theorem's settings come within eps."""
-    said, worst = [], 0.0
+    ratios, finals = {}, {}
     for one in (name for name in table.labels() if name != "theorem"):
         gap, slack = table.curves(one, "gap")[1], table.curves(one, "slack")[1]
-        ratio = float(((gap + slack) / bounds(table, one)).max())
-        worst = max(worst, ratio)
-        said.append(f"{one} {gap[:, -1].mean():.1e} ({ratio:.1e} of the bound)")
+        ratios[one] = float(((gap + slack) / bounds(table, one)).max())
+        finals[one] = float(gap[:, -1].mean())
     steps, gap = table.curves("theorem", "gap")
     asked = settings_for(EPS, S, A, GAMMA, lam=0.1)[1]
     enough = int(np.argmax(steps >= asked))  # the first recording after the K that the theorem asks for
     reached = float(gap[:, enough:].max())
-    observed = (
-        f"largest share of the bound {worst:.1e}; final gaps: {'; '.join(said)}. Settings for eps={EPS}: gap {reached:.1e} "
-        f"from K={steps[enough]} on (asked for: {asked}), tau={table.runs('theorem')[0]['description']['solver']['tau']:.1e}"
+    effects = (
+        *(Effect(one, x, unit="largest gap over the bound") for one, x in ratios.items()),
+        *(Effect(one, x, unit="gap at the end") for one, x in finals.items()),
+        Effect(f"from K={steps[enough]} on (asked for: {asked})", reached, unit=f"gap with the settings for eps={EPS}"),
     )
-    if len(table.seeds("exact")) < types.FEWEST_SEEDS:
-        return Verdict(None, observed)
-    return Verdict(worst <= 1 and reached <= EPS, observed)
+    missing = types.few_seeds(len(table.seeds("exact")))
+    return Verdict(None if missing else max(ratios.values()) <= 1 and reached <= EPS, effects, missing=missing)
 
 
 def return_becomes_optimal(table: Table) -> Verdict:
     """Claim 7: where tau_k falls, J of the returned mixture ends within 1% of J*, and further off where tau_k is constant."""
     share = {one: table.final(one, "J_gap") / table.final(one, "J_best") for one in ("exact", "c=1", "c=0.5", "c=0")}
-    said = "; ".join(f"{one} {interval(x, 'mean', types.rng())}" for one, x in share.items())
-    observed = f"(J* - J) / J* at the end, exact means c=2: {said}"
-    if len(table.seeds("exact")) < types.FEWEST_SEEDS:
-        return Verdict(None, observed)
+    found = {one: interval(x, "mean", types.rng()) for one, x in share.items()}
+    effects = types.effects_of(found, "(J* - J) / J* at the end")
+    if missing := types.few_seeds(*(x.n for x in found.values())):
+        return Verdict(None, effects, missing=missing)
     small = all(share[one].mean() <= 0.01 for one in ("exact", "c=1", "c=0.5"))
-    return Verdict(bool(small and share["c=0"].mean() > share["exact"].mean()), observed)
+    return Verdict(bool(small and share["c=0"].mean() > share["exact"].mean()), effects, note="exact has c=2")
 
 
 def draw(table: Table) -> list[PaperFigure]:
@@ -146,10 +145,8 @@ def draw(table: Table) -> list[PaperFigure]:
             text = "eta=0.03, lam=0.1, tau=0.1, c=2" if one == "exact" else one
             for row, metric in enumerate(("gap", "J_gap")):
                 steps, curves = table.curves(one, metric)
-                band = interval(np.maximum(curves, 1e-9), "mean", types.rng())
-                ax = axes[row, column]
-                ax.plot(steps, band.estimate, color=look.colour, linestyle=look.line, label=text)
-                ax.fill_between(steps, band.low, band.high, color=look.colour, alpha=0.2, linewidth=0)
+                shown = np.maximum(curves, 1e-9)
+                plots.interval_band(axes[row, column], steps, shown, look, rng=types.rng(), label=text)
             axes[0, column].plot(steps, bounds(table, one), color=look.colour, linestyle=":", linewidth=0.9)
         for row in (0, 1):
             plots.log_axis(axes[row, column], "y")
@@ -157,7 +154,7 @@ def draw(table: Table) -> list[PaperFigure]:
         plots.title(axes[1, column], "", x="iterations", y="gap of J" if column == 0 else "")
     plots.legend(fig, columns=3)
     text = (
-        f"Algorithm 1 on Garnet MDPs (S={S}, A={A}): distance of the mixture from the maximum of the regularised objective "
+        f"Algorithm 1 on Garnet MDPs (S={S}, A={A}): distance of the mixture from the maximum of the regularized objective "
         "(upper; dotted: Theorem 1's bound with corrected constants) and from the best return (lower). Gaps below 1e-9 are drawn there."
     )
     caption = plots.caption(fig, text, seeds=len(table.seeds("exact")), statistic="mean")
@@ -186,7 +183,7 @@ EXPERIMENT = Experiment(
     trials=trials,
     seeds=lambda scale: range(choose(scale, smoke=2, demo=10, small=20, paper=100)),
     claims=(
-        Claim(6, "theorem-1", "Algorithm 1 is eps-optimal for the regularised objective after K >= log(10 B / eps) / eta", "Theorem 1", theorem_holds),
+        Claim(6, "theorem-1", "Algorithm 1 is eps-optimal for the regularized objective after K >= log(10 B / eps) / eta", "Theorem 1", theorem_holds),
         Claim(7, "return-becomes-optimal", "With tau_k falling to zero the return of the mixture converges to the best", "Remark 2, App. A", return_becomes_optimal),
     ),
     draw=draw,

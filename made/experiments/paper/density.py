@@ -21,7 +21,7 @@ from made.experiments import plots, types
 from made.experiments.statistics import Interval, interval
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Table
-from made.experiments.types import Claim, Experiment, PaperFigure, Verdict, choose
+from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, choose
 from made.nets.fit import Fit
 from made.training.rollout import EnvSlot, ResetPool, refill_pool, reset_slots, rollout
 
@@ -211,20 +211,26 @@ def is_a_density(table: Table) -> Verdict:
     tasks = table.labels()
     ranks, ours = ({task: _final(table, task, f"rank_{name}") for task in tasks} for name in ("released", "vae"))
     idle = [float((_ends(table, task, "collapsed_released") > 0.5).mean()) for task in tasks]
-    kl, spread, true = (
-        max(float(_ends(table, task, metric).mean()) for task in tasks)
-        for metric in ("kl_released", "spread_released", "spread_hashed")
+    most = {
+        "KL of the released VAE": ("kl_released", "nats, at most"),
+        "released VAE": ("spread_released", "standard deviation of the log factor, at most"),
+        "true counts": ("spread_hashed", "standard deviation of the log factor, at most"),
+    }
+    effects = (
+        *types.effects_of(ranks, "rank correlation of the released VAE with true counts"),
+        *types.effects_of(ours, "rank correlation of our VAE with true counts"),
+        Effect("released VAE", float(np.mean(idle)), unit="fraction of runs with a collapsed posterior"),
+        *(
+            Effect(name, max(float(_ends(table, task, metric).mean()) for task in tasks), unit=unit)
+            for name, (metric, unit) in most.items()
+        ),
     )
-    observed = (
-        f"the released VAE has collapsed in {np.mean(idle):.0%} of runs (KL at most {kl:.1g} nats; its log factor deviates by "
-        f"{spread:.2g}, that of the true counts by up to {true:.2g}). Rank correlation with true counts: {_format_ranks(ranks)}; ours: {_format_ranks(ours)}"
-    )
-    if min(i.n for i in ranks.values()) < types.FEWEST_SEEDS:
-        return Verdict(None, f"{observed}. Fewer than {types.FEWEST_SEEDS} seeds tell nothing")
+    if missing := types.few_seeds(*(x.n for x in ranks.values())):
+        return Verdict(None, effects, missing=missing)
     if all(i.low > ENOUGH for i in ranks.values()) and not any(idle):
-        return Verdict(True, observed)
+        return Verdict(True, effects)
     failed = min(idle) == 1 or any(i.high < ENOUGH for i in ranks.values())
-    return Verdict(False if failed else None, observed)
+    return Verdict(False if failed else None, effects)
 
 
 def _ends(table: Table, task: str, metric: str) -> np.ndarray:
@@ -235,10 +241,6 @@ def _ends(table: Table, task: str, metric: str) -> np.ndarray:
 
 def _final(table: Table, task: str, metric: str) -> Interval:
     return interval(_ends(table, task, metric), "iqm", types.rng())
-
-
-def _format_ranks(found: dict[str, Interval]) -> str:
-    return ", ".join(f"{task} {one}" for task, one in found.items())
 
 
 def draw(table: Table) -> list[PaperFigure]:
@@ -253,9 +255,7 @@ def draw(table: Table) -> list[PaperFigure]:
     _carried(axes[1, 0], table, tasks[-1])
     for ax, name in zip(axes[1, 1:], ("released", "vae"), strict=True):
         _scatter(ax, table, tasks[-1], name)
-    with plots.style():
-        handles, texts = axes[0, 0].get_legend_handles_labels()
-        fig.legend(handles, texts, loc="outside upper center", ncols=4)
+    plots.legend(fig)
     text = (
         f"Estimates of the recent density, each asked for pairs (view, action) of its own window. Top: rank correlation of "
         f"log d with the true number of occurrences, mean over {len(table.seeds(tasks[0]))} seeds and their range. Bottom, {tasks[-1]}: nats "
@@ -268,9 +268,7 @@ def _ranks(ax, table: Table, task: str) -> None:
     for name, text in ESTIMATORS.items():
         look = plots.style_of(LOOKS[name])
         steps, values = table.curves(task, f"rank_{name}")
-        values = np.nan_to_num(values)
-        ax.plot(steps, values.mean(0), color=look.colour, linestyle=look.line, marker=look.marker, label=text)
-        ax.fill_between(steps, values.min(0), values.max(0), color=look.colour, alpha=0.15, linewidth=0)
+        plots.range_band(ax, steps, np.nan_to_num(values), look, marker=look.marker, label=text)
     ax.axhline(ENOUGH, color="black", linestyle=":", linewidth=0.8)
     ax.set_ylim(-0.3, 1.05)
     plots.title(ax, task, x=f"iterations of {_pairs(table, task):,} pairs")

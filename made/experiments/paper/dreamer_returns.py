@@ -14,8 +14,8 @@ from made.experiments.paper import control_returns
 from made.experiments.paper import control_setup as shared
 from made.experiments.paper import control_verdicts as claims
 from made.experiments.store.store import Scale
-from made.experiments.store.table import Table
-from made.experiments.types import Claim, Experiment, PaperFigure, Verdict, above
+from made.experiments.store.table import Label, Table
+from made.experiments.types import Claim, Experiment, PaperFigure, Verdict, above, effects_of
 from made.training.control_config import DreamerConfig, dreamer_config, resolve_dreamer
 
 METHODS = ("none", "re3", "made", "made-released", "rnd-at-made")
@@ -121,8 +121,8 @@ def above_both(table: Table) -> Verdict:
     found = claims.against(table, tasks, ("re3",), shared.average)
     for task in tasks:
         if set(claims.DREAMERS) <= set(shared.methods(table, task)):
-            found[f"{task} re3 less none"] = claims.difference(table, task, ("re3", "none"), shared.average)
-    verdict = above(found, "return over the whole run") if found else Verdict(None, f"0 of {len(STRONG)} tasks")
+            found[task, "re3", "none"] = claims.difference(table, task, ("re3", "none"), shared.average)
+    verdict = above(claims.named(found), "return over the whole run")
     return claims.settle(table, verdict, STRONG, claims.DREAMERS, shared.PAPER_STEPS, alone=False)
 
 
@@ -132,16 +132,16 @@ def hopper(table: Table) -> Verdict:
     Each part holds if the interval reaches the printed gap and lies above zero, and fails if it does not reach it.
     """
     found = claims.against(table, ["hopper_hop"], tuple(GAPS), shared.final)
-    each = [(name, x, GAPS[name.rsplit(" ", 1)[1]]) for name, x in found.items()]
-    said = "; ".join(f"{name} {x} (printed {gap:.0f})" for name, x, gap in each) or f"0 of {len(GAPS)} gaps"
-    verdict = claims.together([False if x.high < gap else True if x.low > 0 else None for _, x, gap in each])
+    each = {f"{a} minus {b} (printed {GAPS[b]:.0f})": (x, GAPS[b]) for (_, a, b), x in found.items()}
+    holds = claims.together([False if x.high < gap else True if x.low > 0 else None for x, gap in each.values()])
+    effects = effects_of({name: x for name, (x, _) in each.items()}, "return at the end")
     lack = claims.lacking(table, ["hopper_hop"], claims.DREAMERS, shared.PAPER_STEPS)
-    return claims.judged(verdict, f"return at the end: {said}", lack)
+    return claims.judged(Verdict(holds, effects), lack)
 
 
 def trials(scale: Scale) -> dict[str, Trial]:
     return {
-        f"{task}/{method}": run_of(task, method, scale, budget)
+        Label(task=task, method=method): run_of(task, method, scale, budget)
         for task, budget in BUDGETS[shared.named(scale)].items()
         for method in budget.methods
     }
@@ -153,10 +153,7 @@ def draw(table: Table) -> list[PaperFigure]:
     for ax, task in zip(axes, names, strict=True):
         for method in shared.methods(table, task):
             control_returns.curve(ax, table, f"{task}/{method}", "dreamer" if method == "none" else shared.look(method))
-        ax.axhline(PUBLISHED_RE3[task], color="#888888", linewidth=0.6, linestyle=":")
-        ax.set_ylim(bottom=0)
-        plots.step_axis(ax)
-        plots.title(ax, task, x="environment steps", y="return" if plots.leftmost(ax) else "")
+        control_returns.panel(ax, task, level=PUBLISHED_RE3[task])
     plots.legend(fig)
     what = "Dreamer from pixels" if shared.from_pixels(table) else "Dreamer from states"
     text = (
@@ -164,7 +161,7 @@ def draw(table: Table) -> list[PaperFigure]:
         "without noise, against steps of the environment; dotted: what Dreamer+RE3 published at 500K."
         f"{shared.circles(table, table.labels())}"
     )
-    seeds = [len(table.seeds(one)) for one in table.labels()]
+    seeds = table.seed_counts()
     return [
         PaperFigure("dmc_dreamer", fig, plots.caption(fig, text, seeds=seeds, statistic="mean")),
         *draw_predictions(table),
@@ -217,7 +214,7 @@ def _returns(ax, table: Table, label: str) -> None:
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    header = ["task", "method", "bonus coef.", "steps", "return over the run", "return at the end"]
+    header = ["task", "method", "bonus coef.", "steps", *control_returns.RETURNS]
     named = lambda task: f"{task} (Dreamer+RE3 published {PUBLISHED_RE3[task]})"  # noqa: E731
     return [("Every method", header, list(control_returns.rows(table, named)))]
 

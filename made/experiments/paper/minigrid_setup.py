@@ -1,6 +1,6 @@
 """What the MiniGrid experiments share: tasks, methods, budgets, and when a task counts as solved.
 
-Bonuses are compared at equal strength. A prototype had shown that the coefficient, the learning rate and the gate each
+Bonuses are compared at equal strength. A prototype had shown that the coefficient, the learning rate and the first-visit mask each
 matter more than the name of the bonus, so every method is tried at the same strengths (bonus coefficient x mean bonus x time limit)
 (`Calibrated` sets them) and the same learning rates on seeds of its own (`minigrid_search`), and reported at what did
 best there on others (`minigrid`).
@@ -36,7 +36,7 @@ CHOSEN = Path(__file__).with_name("minigrid_search_results.json")  # what `minig
 
 
 def released(gate: float) -> Family:
-    """The bonus that the authors' code computes, behind the gate or not; at a strength of its own, so on no scale."""
+    """The bonus that the authors' code computes, with or without the first-visit mask; at a strength of its own, so on no scale."""
     theirs = made_released(cover=ReleasedRND())
     return Family(power=0.5, gate=gate, cover=theirs.cover, recent=theirs.recent)
 
@@ -67,8 +67,8 @@ PRINTED = {  # the settings that the paper prints: a coefficient, not a strength
     "printed/made gated": FAMILY["gated made"],
 }
 ALL = (*METHODS, *PRINTED)
-ON_RND = tuple(name for name in ALL if name.split("/")[0] not in ("ride", "icm", "amigo", "made-released"))
 ON_IMPACT = ("ride", "ride/gated", "icm", "icm/gated")
+ON_RND = tuple(name for name, bonus in (METHODS | PRINTED).items() if bonus in FAMILY.values())
 LATER = ("none", "rnd", "rnd/gated", "gate", "bebold", "made", "made/gated", "ride")
 
 
@@ -129,6 +129,7 @@ HARDER = {
 NAMES = {"MultiRoom-N4-S5": "MiniGrid-MultiRoom-N4-S5-v1"}  # v0 has six rooms
 SHOWS = {"amigo": ("full",), "amigo/gated": ("full", "hash")}  # the hash is for counting alone
 LAYOUT = {"small": LAYOUTS["small"], "gpu": LAYOUTS["mid"], "paper": LAYOUTS["ride"]}
+COLUMNS = ("return", "length", "bonus", "bonus_strength", "entropy", "factor/log_std", "pool_reused")
 TINY = Layout((4,), (2,), (16,), memory="")  # for scales that only ask whether it runs
 
 
@@ -194,14 +195,13 @@ def to_solve(table: Table, label: str) -> CensoredTimes:
     Methods of a task are compared over the frames that all of them had.
     """
     at, curves = returns(table, label)
-    common = at <= budget(table, label.split("/", 1)[0])
+    common = at <= budget(table, table.tags(label).get("task"))
     return time_to_threshold(at[common], curves[:, common], SOLVED)
 
 
-def budget(table: Table, task: str) -> float:
-    """The frames that all methods of a task were tried for."""
-    labels = [label for label in table.labels() if label.startswith(f"{task}/")]
-    return float(min(returns(table, label)[0][-1] for label in labels))
+def budget(table: Table, task: str | None) -> float:
+    """The frames that all methods of a task were tried for; None: of an experiment on one task."""
+    return float(min(returns(table, label)[0][-1] for label in table.select(task=task)))
 
 
 def final(table: Table, label: str) -> np.ndarray:
@@ -211,13 +211,12 @@ def final(table: Table, label: str) -> np.ndarray:
 
 def tasks(table: Table, *needed: str) -> list[str]:
     """The tasks that were recorded, with all the methods that are needed."""
-    found = dict.fromkeys(label.split("/", 1)[0] for label in table.labels())
-    return [task for task in found if {*needed} <= {*methods(table, task)}]
+    return [task for task in table.tag("task") if {*needed} <= {*methods(table, task)}]
 
 
 def methods(table: Table, task: str) -> list[str]:
     """The methods that were recorded on a task, in the order of the tables above."""
-    have = {label.split("/", 1)[1] for label in table.labels() if label.startswith(f"{task}/")}
+    have = table.tag("method", task=task)
     return [name for name in (*METHODS, *PRINTED) if name in have]
 
 
@@ -225,10 +224,3 @@ def outcome(table: Table, label: str, rng: np.random.Generator) -> list[str]:
     """What a row of a table says of it: frames to solve, and the return at the end with its range."""
     ends = final(table, label)
     return [to_solve(table, label).say(rng), f"{ends.mean():.2f} ({ends.min():.2f} to {ends.max():.2f})"]
-
-
-def band(ax, table: Table, label: str, colour: str, text: str) -> None:
-    """The mean return over seeds, and a shade from the least to the largest: for few seeds."""
-    at, curves = returns(table, label)
-    ax.plot(at, curves.mean(axis=0), color=colour, label=text)
-    ax.fill_between(at, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.12, linewidth=0)

@@ -9,8 +9,8 @@ from made.core.config import AT_LEAST_ZERO, POSITIVE, SHARE, check_numbers
 from made.core.trial import Trial
 from made.experiments import plots
 from made.experiments.store.store import Scale
-from made.experiments.store.table import Table
-from made.experiments.types import Claim, Experiment, PaperFigure, Verdict, choose
+from made.experiments.store.table import Label, Table
+from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, choose
 from made.tabular import objective as maths
 from made.tabular.algorithm1 import Constants, Mixture
 from made.tabular.families import Garnet
@@ -110,8 +110,7 @@ class Identities(Trial):
 def trials(scale: Scale) -> dict[str, Trial]:
     family = Garnet(S=6, A=3, branching=3, gamma=0.9)
     n = choose(scale, smoke=4, demo=20, paper=100)
-    lams = {f"lam={lam:g}": lam for lam in (1.0, 0.1, 0.01, 0.0001)}
-    return {name: Identities(family, lam=lam, iterations=n) for name, lam in lams.items()}
+    return {Label(lam=lam): Identities(family, lam=lam, iterations=n) for lam in (1.0, 0.1, 0.01, 0.0001)}
 
 
 def _worst(table: Table, metric: str, largest: bool = True) -> float:
@@ -119,11 +118,11 @@ def _worst(table: Table, metric: str, largest: bool = True) -> float:
     return float(values.max() if largest else values.min())
 
 
-def _equal(table: Table, metrics: dict[str, str]) -> Verdict:
+def _equal(table: Table, metrics: dict[str, str], *more: Effect) -> Verdict:
     worst = {name: _worst(table, metric) for name, metric in metrics.items()}
     n = sum(table.curves(one, next(iter(metrics.values())))[1].size for one in table.labels())
-    said = "; ".join(f"{name} {value:.1e}" for name, value in worst.items())
-    return Verdict(max(worst.values()) <= EXACT, f"largest error over {n} random MDPs: {said}")
+    effects = (Effect(name, x, unit=f"largest error over {n} random MDPs") for name, x in worst.items())
+    return Verdict(max(worst.values()) <= EXACT, (*effects, *more))
 
 
 def eq6_is_the_gradient(table: Table) -> Verdict:
@@ -131,12 +130,10 @@ def eq6_is_the_gradient(table: Table) -> Verdict:
 
 
 def maximiser(table: Table) -> Verdict:
-    verdict = _equal(
-        table, {"spread of the slope at 1/rho": "slope_spread", "higher value elsewhere": "excess_elsewhere"}
-    )
     violation = _worst(table, "flow_violation", largest=False)
-    return verdict._replace(
-        observed=f"{verdict.observed}. No policy has that density: it violates the flow by at least {violation:.2f}"
+    flow = Effect("", violation, unit="least violation of the flow (no policy has that density)")
+    return _equal(
+        table, {"spread of the gradient at 1/rho": "slope_spread", "higher value elsewhere": "excess_elsewhere"}, flow
     )
 
 
@@ -152,16 +149,15 @@ def mixture_weights(table: Table) -> Verdict:
 
 
 def regularity(table: Table) -> Verdict:
-    """Claim 5 with the corrected constants; the printed bound on the gradient is said beside it."""
+    """Claim 5 with the corrected constants; the printed bound on the gradient is shown with them."""
     concave = _worst(table, "curvature_max")
     shares = {name: _worst(table, f"{name}_share") for name in ("beta", "B", "gradient")}
-    printed = _worst(table, "printed_gradient_share")
-    said = "; ".join(f"{name} {value:.3f}" for name, value in shares.items())
-    observed = (
-        f"largest curvature {concave:.1e} (negative: concave); largest share of the corrected constants: {said}; "
-        f"of the printed bound on the gradient: {printed:.2f}"
+    effects = (
+        Effect("", concave, unit="largest curvature (negative: concave)"),
+        *(Effect(name, x, unit="largest value over the corrected constant") for name, x in shares.items()),
+        Effect("gradient", _worst(table, "printed_gradient_share"), unit="largest value over the printed bound"),
     )
-    return Verdict(concave < 0 and max(shares.values()) <= 1 + EXACT, observed)
+    return Verdict(concave < 0 and max(shares.values()) <= 1 + EXACT, effects)
 
 
 def draw(table: Table) -> list[PaperFigure]:
@@ -179,7 +175,7 @@ def draw(table: Table) -> list[PaperFigure]:
     plots.log_axis(ax)
     plots.title(ax, "Identities", x="error (dotted: what counts as equal)")
     ax = axes[0, 1]
-    lams = [float(one.removeprefix("lam=")) for one in table.labels()]
+    lams = table.tag("lam")
     shares = {"smoothness / beta": ("beta_share", "o-"), "value / B": ("B_share", "s-"), "slope / corrected bound": ("gradient_share", "^-"),
               "slope / printed bound": ("printed_gradient_share", "v--")}  # fmt: skip
     for (text, (metric, mark)), look in zip(shares.items(), ("hoeffding", "bernstein", "made", "inverse"), strict=True):
@@ -217,8 +213,8 @@ EXPERIMENT = Experiment(
     seeds=lambda scale: range(choose(scale, smoke=2, demo=10, paper=20)),
     claims=(
         Claim(1, "eq6-is-the-gradient", "Eq. (6) is (1 - gamma) times the gradient of L_k at d_mix", "Eqs. (5), (6)", eq6_is_the_gradient),
-        Claim(2, "maximiser", "The maximiser of the regulariser is d ~ 1/rho_cov", "Sec. 3.2", maximiser),
-        Claim(3, "popular-bonuses", "A linear regulariser gives count bonuses, Shannon entropy gives -log d", "Sec. 3.2", popular_bonuses),
+        Claim(2, "maximiser", "The maximizer of the regularizer is d ~ 1/rho_cov", "Sec. 3.2", maximiser),
+        Claim(3, "popular-bonuses", "A linear regularizer gives count bonuses, Shannon entropy gives -log d", "Sec. 3.2", popular_bonuses),
         Claim(4, "mixture-weights", "The mixture weights sum to one and d_mix follows the recursion", "Sec. 3.2, App. A", mixture_weights),
         Claim(5, "regularity", "L_lambda is concave, smooth and bounded", "Proposition 1", regularity),
     ),

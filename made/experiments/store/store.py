@@ -168,8 +168,9 @@ class Store:
         at: dict[tuple[str, str], list[Path]] = {}
         for folder in self._folders(experiment, scale):
             at.setdefault((folder.parent.name, folder.name.rpartition("-s")[0]), []).append(folder)
-        wanted = [one for label, run_id in run_ids.items() for one in at.get((_escaped(label), run_id), ())]
-        return Table(record for folder in wanted if (record := self._read(folder)) is not None)
+        wanted = [(label, one) for label, id in run_ids.items() for one in at.get((_escaped(label), id), ())]
+        read = ((label, self._read(folder)) for label, folder in wanted)
+        return Table(record._replace(label=label) for label, record in read if record is not None)
 
     def runs(self, experiment: str, scale: Scale | str) -> list[dict[str, Any]]:
         """The run.json of every undamaged run, all configurations, sorted by label, run-id and seed."""

@@ -5,7 +5,7 @@ It knows labels and numbers, neither experiments nor files.
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -13,6 +13,30 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Label(str):
+    """The name of a configuration, made of its tags; `Table.select` finds labels by them.
+
+    Strings are joined by "/", numbers stand as name=value, and a truth value is a tag alone.
+
+    >>> label = Label(task="hopper_hop", method="made", tau=0.5, tuned=True)
+    >>> label, label.tags["tau"], label.without("tau")
+    ('hopper_hop/made/tau=0.5', 0.5, 'hopper_hop/made')
+    """
+
+    tags: dict[str, Any]
+
+    def __new__(cls, text: str = "", /, **tags: Any) -> "Label":
+        parts = [(name, x) for name, x in tags.items() if not isinstance(x, bool)]
+        text = text or "/".join(f"{name}={x:g}" if isinstance(x, int | float) else str(x) for name, x in parts)
+        label = super().__new__(cls, text)
+        label.tags = tags
+        return label
+
+    def without(self, *names: str) -> "Label":
+        """The label of the other tags: what several configurations share."""
+        return Label(**{name: x for name, x in self.tags.items() if name not in names})
 
 
 class Record(NamedTuple):
@@ -67,9 +91,26 @@ class Table:
         """The labels in the order in which they were first given; empty for an empty table."""
         return list(self._by_label)
 
+    def select(self, **tags: Any) -> list[Label]:
+        """The labels whose tags have these values."""
+        found = [label for label in self._by_label if isinstance(label, Label)]
+        return [label for label in found if all(label.tags.get(name) == x for name, x in tags.items())]
+
+    def tags(self, label: str) -> dict[str, Any]:
+        """The tags of a label, which may be given as text."""
+        return next((one.tags for one in self.select() if one == label), {})
+
+    def tag(self, name: str, **tags: Any) -> list[Any]:
+        """The values of a tag, of the labels that `select` finds, each once."""
+        return list(dict.fromkeys(label.tags[name] for label in self.select(**tags) if name in label.tags))
+
     def seeds(self, label: str) -> list[int]:
         """The seeds of a label, in increasing order: the order of the first axis of every array below."""
         return [record.seed for record in self._records(label)]
+
+    def seed_counts(self) -> list[int]:
+        """How many seeds each label has."""
+        return [len(runs) for runs in self._by_label.values()]
 
     def metrics(self, label: str | None = None) -> list[str]:
         """The names of the recorded metrics, of one label or of all, in the order of recording."""
@@ -108,33 +149,12 @@ class Table:
         """The snapshots [T', ...] of each seed that has some: maybe of none."""
         return [record.arrays[name] for record in self._records(label) if name in record.arrays]
 
-    def where(self, keep: str | Callable[[str], bool]) -> "Table":
-        """The runs whose label starts with a prefix or satisfies a predicate; an empty table if none does."""
-        chosen = (lambda label: label.startswith(keep)) if isinstance(keep, str) else keep
-        part = Table()
-        part._by_label = {label: runs for label, runs in self._by_label.items() if chosen(label)}
-        return part
-
     def joined(self, other: "Table", order: Iterable[str] = ()) -> "Table":
         """With the labels of another table that this one lacks; those that `order` names come first, in that order."""
-        both, joined = {**other._by_label, **self._by_label}, Table()
-        first = {label: both[label] for label in order if label in both}
-        joined._by_label = {**first, **{label: runs for label, runs in both.items() if label not in first}}
+        both, joined = other._by_label | self._by_label, Table()
+        place = {label: i for i, label in enumerate(order)}
+        joined._by_label = dict(sorted(both.items(), key=lambda item: place.get(item[0], len(place))))
         return joined
-
-    def columns(self) -> dict[str, np.ndarray]:
-        """The long table itself: five columns of one length, one entry for each recorded (not NaN) value."""
-        parts = []
-        for record in self._all():
-            for metric in (name for name in record.rows if name != "step"):
-                value = record.rows[metric].astype(np.float64)
-                kept = ~np.isnan(value)
-                n = int(kept.sum())
-                names = np.full(n, record.label), np.full(n, record.seed), np.full(n, metric)
-                parts.append((*names, record.rows["step"][kept], value[kept]))
-        empty = [np.array([], kind) for kind in (str, int, str, int, float)]
-        joined = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else empty
-        return dict(zip(("label", "seed", "metric", "step", "value"), joined, strict=True))
 
     def _all(self) -> list[Record]:
         return [record for runs in self._by_label.values() for record in runs]

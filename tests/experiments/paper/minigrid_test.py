@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from made.experiments.paper import minigrid_returns, sample_size
+from made.experiments.paper import minigrid_returns
 from made.experiments.paper import minigrid_setup as shared
 from made.experiments.store.store import Scale
-from made.experiments.store.table import Record, Table
+from made.experiments.store.table import Label, Record, Table
 from made.experiments.types import FEWEST_SEEDS
 
 TWELVE = tuple(shared.BUDGETS["paper"])
@@ -26,7 +26,7 @@ def table_of(tasks: dict[str, dict[str, int]], rows: int = SHORT, seeds: int = F
                 curve = np.where(np.arange(rows) >= solved + seed % 2, 0.9, 0.0)
                 columns = {"step": steps, "return": curve, "bonus_strength": np.full(rows, strength.get(method, 1.0))}
                 run = {"description": {"bonus": {"strength": 1.0}}}
-                records.append(Record(f"{task}/{method}", seed, columns, run=run))
+                records.append(Record(Label(task=task, method=method), seed, columns, run=run))
     return Table(records)
 
 
@@ -71,14 +71,14 @@ UNSOLVED = dict.fromkeys(GOOD, NEVER)
         (minigrid_returns.impact_stays, table_of({"MultiRoom-N7-S8": GOOD}, ride=0.6), True),
         (minigrid_returns.impact_stays, table_of({"MultiRoom-N7-S8": GOOD}, ride=0.4), False),
         (minigrid_returns.impact_stays, table_of({"MultiRoom-N7-S8": ROOMS}), None),
-        (sample_size.made_needs_fewest, everywhere(), True),
-        (sample_size.made_needs_fewest, few(), None),
-        (sample_size.made_needs_fewest, everywhere(bebold=4), False),
-        (sample_size.made_needs_fewest, everywhere(seeds=2), None),
-        (sample_size.made_needs_fewest, everywhere(**UNSOLVED), None),
-        (sample_size.made_needs_fewest, everywhere(**UNSOLVED | {"bebold": 40}), False),
-        (sample_size.made_needs_fewest, everywhere(**UNSOLVED | {"gate": 40}), None),
-        (sample_size.made_needs_fewest, everywhere(LONG, **UNSOLVED), False),
+        (minigrid_returns.made_needs_fewest, everywhere(), True),
+        (minigrid_returns.made_needs_fewest, few(), None),
+        (minigrid_returns.made_needs_fewest, everywhere(bebold=4), False),
+        (minigrid_returns.made_needs_fewest, everywhere(seeds=2), None),
+        (minigrid_returns.made_needs_fewest, everywhere(**UNSOLVED), None),
+        (minigrid_returns.made_needs_fewest, everywhere(**UNSOLVED | {"bebold": 40}), False),
+        (minigrid_returns.made_needs_fewest, everywhere(**UNSOLVED | {"gate": 40}), None),
+        (minigrid_returns.made_needs_fewest, everywhere(LONG, **UNSOLVED), False),
     ],
 )
 def test_a_rule_of_a_claim(rule, table, holds):
@@ -89,7 +89,7 @@ def test_a_rule_of_a_claim(rule, table, holds):
 def test_baselines_that_were_not_run_on_all_rooms_leave_claim_22_open(missing):
     rooms = {"MultiRoom-N7-S8": GOOD, "MultiRoom-N12-S10": {m: x for m, x in GOOD.items() if m != missing}}
     found = minigrid_returns.baselines_fail_on_rooms(table_of(rooms))
-    assert found.holds is None and found.observed.endswith(f"; not run: MultiRoom-N12-S10 {missing}")
+    assert found.holds is None and found.missing == (f"not run: MultiRoom-N12-S10 {missing}",)
     won = table_of({**rooms, "MultiRoom-N7-S8": {**GOOD, missing: 20}})
     assert minigrid_returns.baselines_fail_on_rooms(won).holds is False, "one that learns is enough"
 
@@ -101,8 +101,8 @@ def test_methods_of_a_task_are_compared_over_the_frames_that_all_had():
     both = short.joined(long, [f"ObstructedMaze-2Dlhb/{method}" for method in GOOD])
     assert shared.budget(both, "ObstructedMaze-2Dlhb") == shared.frames(np.array(SHORT * shared.EVERY))
     assert shared.to_solve(both, "ObstructedMaze-2Dlhb/made").reached == 0, "within what the others had"
-    assert "ObstructedMaze-2Dlhb made and made/gated within 92M" in minigrid_returns.made_solves_all(both).observed
-    assert sample_size.made_needs_fewest(both).holds is None
+    assert [x.value for x in minigrid_returns.made_solves_all(both).effects] == [1.0, 1.0]
+    assert minigrid_returns.made_needs_fewest(both).holds is None
 
 
 def test_an_unsearched_task_takes_the_settings_of_the_nearest_or_one_for_all_methods():
@@ -117,7 +117,7 @@ def test_an_unsearched_task_takes_the_settings_of_the_nearest_or_one_for_all_met
 def test_a_task_of_which_only_some_methods_were_run_is_judged_where_it_can_be():
     some = table_of({"MultiRoom-N7-S8": GOOD, "MultiRoom-N6": ROOMS})
     assert minigrid_returns.baselines_fail_on_rooms(some).holds is True
-    for claim in (*minigrid_returns.EXPERIMENT.claims, *sample_size.EXPERIMENT.claims):
+    for claim in (*minigrid_returns.EXPERIMENT.claims, *minigrid_returns.SAMPLE_SIZE.claims):
         claim.check(some)
-    for draw in (minigrid_returns.draw, sample_size.draw):
+    for draw in (minigrid_returns.draw, minigrid_returns.draw_sample_size):
         assert draw(some)

@@ -1,11 +1,14 @@
 """The long table: shapes, order, refusals, and the exact text form of its columns."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from made.experiments.store.table import Record, Table, checked, read_csv, storable, write_csv
+from made.experiments.store.table import Label, Record, Table, checked, read_csv, storable, write_csv
 
 STEPS = np.array([0, 10, 20])
 
@@ -19,6 +22,16 @@ def record(label: str = "vi/made", seed: int = 0, **columns) -> Record:
 def table() -> Table:
     runs = [record(seed=2), record(seed=0), record("vi/hoeffding", 1), record("ppo/made", 0, loss=STEPS)]
     return Table(runs)
+
+
+def test_labels_are_found_by_their_tags_and_keep_them_when_copied():
+    labels = [Label(task=task, method=m, tau=0.1, tuned=True) for task in ("a", "b") for m in ("rnd", "made")]
+    table = Table([Record(label, 0, {"step": np.arange(2)}) for label in (*labels, "plain")])
+    assert table.select(task="a") == ["a/rnd/tau=0.1", "a/made/tau=0.1"] and table.select(task="c") == []
+    assert table.tag("task") == ["a", "b"] and table.tag("method", task="b") == ["rnd", "made"]
+    assert table.tags("b/made/tau=0.1") == {"task": "b", "method": "made", "tau": 0.1, "tuned": True}
+    assert table.tags("plain") == {} and labels[0].without("task", "tau") == "rnd"
+    assert pickle.loads(pickle.dumps(labels[0])).tags == copy.deepcopy(labels[0]).tags == labels[0].tags
 
 
 def test_names_are_in_order(table):
@@ -37,26 +50,12 @@ def test_curves_have_seeds_first(table):
     np.testing.assert_array_equal(table.final("vi/made", "return"), [2, 4])
 
 
-def test_columns_are_the_long_table(table):
-    columns = table.columns()
-    assert list(columns) == ["label", "seed", "metric", "step", "value"]
-    chosen = (columns["label"] == "vi/made") & (columns["seed"] == 2) & (columns["step"] == 20)
-    assert columns["value"][chosen].tolist() == [4.0] and len(columns["value"]) == 12
-
-
-def test_where_takes_a_prefix_or_a_predicate(table):
-    assert table.where("vi/").labels() == ["vi/made", "vi/hoeffding"]
-    assert table.where(lambda label: label.endswith("made")).labels() == ["vi/made", "ppo/made"]
-    assert len(table.where("q/")) == 0
-
-
 def test_steps_without_any_value_are_left_out():
     nan = np.nan
     runs = [record(seed=0, score=np.array([nan, 1.0, nan])), record(seed=1, score=np.array([nan, 3.0, 4.0]))]
     steps, values = Table(runs).curves("vi/made", "score")
     np.testing.assert_array_equal(steps, [10, 20])
     np.testing.assert_array_equal(values, [[1, nan], [3, 4]])
-    assert len(Table(runs).columns()["value"]) == 3
     with pytest.raises(ValueError, match="every entry is empty"):
         Table([record(score=np.full(3, nan))]).curves("vi/made", "score")
 
@@ -64,7 +63,6 @@ def test_steps_without_any_value_are_left_out():
 def test_an_empty_table_says_so():
     table = Table()
     assert table.labels() == [] and table.metrics() == [] and len(table) == 0
-    assert {name: len(column) for name, column in table.columns().items()}["value"] == 0
     with pytest.raises(ValueError, match=r"empty.*run the experiment"):
         table.curves("vi/made", "return")
 

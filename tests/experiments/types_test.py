@@ -1,0 +1,62 @@
+"""A verdict as data, and the text that is made from it."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from made.experiments.statistics import Interval
+from made.experiments.store.store import Scale
+from made.experiments.store.table import Record, Table
+from made.experiments.types import Claim, Effect, Experiment, Verdict, check_claims, effects_of, few_seeds
+
+
+@pytest.mark.parametrize(
+    ("effect", "text"),
+    [
+        (Effect("vi", 0.5, 0.25, 0.75, seeds=20), "0.5 [0.25, 0.75]"),
+        (Effect("vi", 0.5, 0.25, math.inf, seeds=3), "0.5 [0.25, not reached] (3 seeds)"),
+        (Effect("vi", 0.5, seeds=1), "0.5 [one seed, no interval]"),
+        (Effect("vi", math.inf), "not reached"),
+        (Effect("vi", math.inf, 12000.0, math.inf, seeds=5), "not reached [12000, not reached]"),
+        (Effect("vi", 3), "3"),
+    ],
+)
+def test_effect_becomes_text_and_survives_json(effect, text):
+    assert effect.text == text
+    back = Effect.from_dict(json.loads(json.dumps(effect.to_dict(), allow_nan=False)))
+    assert back.text == text and back.to_dict() == effect.to_dict()
+
+
+def test_numpy_numbers_become_json():
+    effect = Effect("vi", np.float32(0.5), np.int64(0), np.float64(np.inf), "return")  # type: ignore[arg-type]
+    assert json.loads(json.dumps(effect.to_dict()))["low"] == 0
+
+
+def test_verdict_text_names_what_is_missing_then_each_unit_once():
+    effects = (Effect("a", 1.0, unit="return"), Effect("b", 2.0, unit="steps"), Effect("c", 3.0, unit="return"))
+    verdict = Verdict(None, effects, missing=("task x", "3 of 5 seeds"), note="b is a control")
+    assert verdict.observed == "Missing: task x; 3 of 5 seeds. Return: a 1; c 3. Steps: b 2. b is a control"
+    assert Verdict(True, (Effect("", 4.0),)).observed == "4"
+
+
+def test_intervals_without_a_seed_are_no_effects_and_count_as_missing_seeds():
+    none, some = (Interval(math.nan, math.nan, math.nan, n, 0.95) for n in (0, 1))
+    assert [effect.name for effect in effects_of({"a": none, "b": some}, "return")] == ["b"]
+    assert few_seeds(7, 0) == ("0 of 5 seeds",) and few_seeds(5, 9) == few_seeds() == ()
+
+
+def test_claim_result_holds_the_verdict_as_plain_data():
+    verdict = Verdict(None, (Effect("a", 1.0, 0.5, math.inf, "return"),), missing=("task x",))
+    experiment = Experiment(
+        *("name", "fig:1", "title", "about"), lambda scale: {}, lambda scale: range(1),
+        (Claim(1, "claim", "A claim", "Sec. 1", lambda table: verdict),), lambda table: [], lambda table: [],
+    )  # fmt: skip
+    table = Table([Record("a", 0, {"step": np.arange(2)})])
+    (row,) = check_claims(experiment, table, Scale.SMOKE, "made run name")
+    (effect,) = row.effects
+    assert effect == {"name": "a", "value": 1.0, "low": 0.5, "high": None, "unit": "return", "null": 0.0, "seeds": 0}
+    assert (row.missing, row.observed, row.seeds) == (["task x"], verdict.observed, 1)
+    (empty,) = check_claims(experiment, Table(), Scale.SMOKE, "made run name")
+    assert (empty.holds, empty.seeds, empty.missing) == (None, 0, ["recorded runs"])
