@@ -4,8 +4,8 @@ import dataclasses
 import itertools
 from typing import Any
 
-from made.agents.impala.agent import IMPALA
-from made.agents.impala.network import LAYOUTS, Layout
+from made.agents.impala import IMPALA
+from made.agents.policy_net import LAYOUTS, Layout
 from made.bonuses import VAE, HashedRecentCounts, Standardized
 from made.bonuses.calibrated import Calibrated
 from made.bonuses.densities.recent_counts import SuccessorDensity
