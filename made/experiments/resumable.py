@@ -4,6 +4,7 @@ A piece that was killed or ran out of time loses what came after its last checkp
 Where the device fails, the next one is begun at once.
 """
 
+import contextlib
 import gc
 import json
 import math
@@ -20,7 +21,7 @@ from jax.errors import JaxRuntimeError
 
 from made.core.trial import Record, TimeLimitReached, Trial
 from made.experiments.store.partial_runs import columns
-from made.training import checkpoint, dreamer_video, run_dir, train_loop
+from made.training import checkpoint, run_dir, train_loop, video
 from made.training.backends import control_tasks
 from made.training.loggers import JSONL
 from made.training.provenance import over_pieces, provenance
@@ -92,17 +93,17 @@ def _piece(trial: Trial, seeds: Sequence[int], out: Path, on_progress: _Progress
     wanted = wanted._replace(checkpoint_seconds=_between(until), keep=1, keep_end=False, until=until)
     with run_dir.lock_run_dir(out):
         held = run_dir.read_run(out, wanted.configuration)
-        with control_tasks.prepared(wanted) as programs:
-            stand = train_loop.restore_or_init(wanted, programs, out)
+        with contextlib.closing(control_tasks.prepare(wanted)) as backend:
+            stand = train_loop.restore_or_init(wanted, backend, out)
             train_loop.record_session(wanted, out, held, "made run", stand.update)
             on_progress(stand.update // trial.every, made=False)
             writer = JSONL(out / run_dir.METRICS)
             try:
                 told = lambda lines: on_progress(lines[0]["update"] // trial.every)  # noqa: E731
-                stand = train_loop.train(wanted, programs, stand, out, [writer], told)
+                stand = train_loop.train(wanted, backend, stand, out, [writer], told)
             finally:
                 writer.close()
-        dreamt = dreamer_video.kept(wanted, stand.state, stand.update)
+        dreamt = video.kept(wanted, stand.state, stand.update)
         lines = [json.loads(line) for line in (out / run_dir.METRICS).read_text("utf-8").splitlines()]
         sessions = json.loads((out / run_dir.RUN).read_text("utf-8"))["sessions"]
     records = {seed: record(lines, seed)._replace(arrays=dreamt.get(seed, {})) for seed in seeds}
