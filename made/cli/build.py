@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from made.agents.dreamer.agent import Dreamer
 from made.agents.dreamer.network import Layout
@@ -32,16 +32,22 @@ BONUS_COEF = 0.01  # default without --strength
 DREAMER_BONUS_COEF, DREAMER_STEPS, DREAMER_WINDOW, DREAMER_EPISODE = 0.005, 200_000, 16, 10
 
 
-def build(
-    env: str,
-    agent: str,
-    bonus: str,
-    first_visit: bool = False,
-    bonus_coef: float | None = None,
-    strength: float | None = None,
-    settings: Sequence[str] = (),
-) -> RunConfig | ReplayRun | ControlConfig:
-    """The configuration of those names with its `path=value` settings. Its length is still to be set."""
+class Options(NamedTuple):
+    """What is trained, by names, as `made train` takes it."""
+
+    env: str
+    agent: str
+    bonus: str
+    first_visit: bool = False
+    bonus_coef: float | None = None
+    strength: float | None = None
+    settings: Sequence[str] = ()  # path=value
+
+
+def build(*names: Any, **options: Any) -> RunConfig | ReplayRun | ControlConfig:
+    """The configuration of those `Options`. Its length is still to be set."""
+    given = Options(*names, **options)
+    env, agent, bonus, first_visit, bonus_coef, strength, settings = given
     if bonus_coef is not None and not 0 <= bonus_coef < math.inf:
         raise ValueError(f"--bonus-coef must be a number of at least 0, got {bonus_coef:g}.")
     if strength is not None and not 0 < strength < math.inf:
@@ -50,9 +56,9 @@ def build(
         raise ValueError("--bonus none gives no reward: leave --first-visit and --strength out.")
     setting = _setting(agent)
     if setting == "dreamer" and (_is_elsewhere(env) or env[:1].isupper()):  # misspelt grids too
-        return _dreamer_run(env, agent, bonus, first_visit, bonus_coef, strength, settings)
+        return _dreamer_run(given)
     if setting != "on_policy" or env in CONTROL or env in SPARSE:
-        return _control_run(env, agent, bonus, first_visit, bonus_coef, strength, settings)
+        return _control_run(given)
     task, who = environment(env), make_agent(agent)
     intrinsic = _bonus(bonus, first_visit)
     if strength is not None:
@@ -103,16 +109,9 @@ def _with_pool(run: RunConfig) -> RunConfig:
     return dataclasses.replace(run, resets_per_update=run.pool_per_env * run.n_envs)
 
 
-def _control_run(
-    env: str,
-    agent: str,
-    bonus: str,
-    first_visit: bool,
-    bonus_coef: float | None,
-    strength: float | None,
-    settings: Sequence[str],
-) -> ControlConfig:
+def _control_run(options: Options) -> ControlConfig:
     """RAD or Dreamer from pixels, SAC from states, on a task of DeepMind Control."""
+    env, agent, bonus, first_visit, bonus_coef, strength, settings = options
     if setting_of(make_agent(agent)) == "on_policy":
         raise ValueError(
             f"{agent} chooses among a few actions, and those of {env} are numbers in [-1, 1]: take --agent rad or "
@@ -139,15 +138,7 @@ def _control_run(
     return resolve(run)
 
 
-def _dreamer_run(
-    env: str,
-    agent: str,
-    bonus: str,
-    first_visit: bool,
-    bonus_coef: float | None,
-    strength: float | None,
-    settings: Sequence[str],
-) -> ReplayRun:
+def _dreamer_run(options: Options) -> ReplayRun:
     """Dreamer in a compiled environment, a grid or a table, sized for two cores.
 
     It has a head for the ends of episodes and, for discrete actions, likelihood ratios. Eight environments take 50
@@ -155,6 +146,7 @@ def _dreamer_run(
     every 5 actions. Fewer and larger ones learn less in the same time: a reward that is rare takes many steps of the
     reward head. The entropy is rewarded, or the actor settles on one action before it knows any.
     """
+    env, agent, bonus, first_visit, bonus_coef, strength, settings = options
     if strength is not None:
         raise ValueError("--strength is for agents that learn from rollouts: give Dreamer a --bonus-coef.")
     task, intrinsic = environment(env), _bonus(bonus, first_visit)

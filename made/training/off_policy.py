@@ -27,11 +27,10 @@ from made.training.on_policy import (
     start,
     update_probes,
 )
-from made.training.replay import ReplayBuffer, ReplayBufferState
+from made.training.replay import ReplayBuffer
 from made.training.rollout import rollout
 from made.training.sequence_buffer import SequenceBuffer, SequenceBufferState
 
-Replay = ReplayBufferState | SequenceBufferState
 Fresh = tuple[Transition, Array | None]  # new steps [T, N, ...], and their indices in the replay
 
 
@@ -40,7 +39,7 @@ class ReplayLearnerState(NamedTuple):
 
     agent: PyTree
     bonus: PyTree
-    replay: Replay
+    replay: Any  # of a ReplayBuffer or a SequenceBuffer
     k: Int[Array, ""]  # updates done
     key: Key[Array, ""]
 
@@ -80,20 +79,22 @@ class ReplayLearner(eqx.Module):
         """The same with None as the replay, to measure the rest."""
         k_agent, k_bonus, k_next = jax.random.split(key, 3)
         agent, bonus = self.agent.init(k_agent, self.spec), self._settled_bonus.init(k_bonus, self.spec)
-        return ReplayLearnerState(agent, bonus, None, jnp.zeros((), jnp.int32), k_next)  # type: ignore[arg-type]
+        return ReplayLearnerState(agent, bonus, None, jnp.zeros((), jnp.int32), k_next)
 
     @property
     def _settled_bonus(self) -> Bonus:
         """The bonus with room for what it is given, and with cached features where steps have indices."""
         bonus = under_replay(self.bonus)
-        cached = isinstance(self.replay, ReplayBuffer) and self.replay.streams == 1
-        return with_feature_cache(bonus, self.replay.room[0]) if cached else bonus
+        if isinstance(self.replay, ReplayBuffer) and self.replay.streams == 1:
+            return with_feature_cache(bonus, self.replay.room[0])
+        return bonus
 
     def store(self, replay: Any, steps: Transition) -> Any:
         """The replay with new steps, leaves [T, N, ...]."""
+        add: Any = self.replay.add
         if steps.reward.shape[0] == 1:
-            return self.replay.add(replay, trees.index(steps, 0))
-        return jax.lax.scan(lambda replay, step: (self.replay.add(replay, step), None), replay, steps)[0]
+            return add(replay, trees.index(steps, 0))
+        return jax.lax.scan(lambda replay, step: (add(replay, step), None), replay, steps)[0]
 
     def introduce(self, state: ReplayLearnerState, rows: int) -> ReplayLearnerState:
         """Show the bonus the last `rows` steps that were stored, as new ones: once, when learning begins.
@@ -127,7 +128,7 @@ class ReplayLearner(eqx.Module):
         return self._scan_updates(state, self._new_parts(state.replay, updates, rows), updates)
 
     def study_one(
-        self, state: ReplayLearnerState, i: Int[Array, ""] | int, updates: int, rows: int = 0
+        self, state: ReplayLearnerState, i: Any, updates: int, rows: int = 0
     ) -> tuple[ReplayLearnerState, Metrics]:
         """The i-th, from 0 on, of the updates that `study` makes, for devices on which a loop is slow."""
         return self.update(state, jax.tree.map(lambda x: x[i], self._new_parts(state.replay, updates, rows)))
@@ -144,9 +145,9 @@ class ReplayLearner(eqx.Module):
 
         def body(state: ReplayLearnerState, new: Fresh | None) -> tuple[ReplayLearnerState, Metrics]:
             state, metrics = self.update(state._replace(replay=replay), new)
-            return state._replace(replay=None), metrics  # type: ignore[arg-type]
+            return state._replace(replay=None), metrics
 
-        state, metrics = jax.lax.scan(body, state._replace(replay=None), new, updates)  # type: ignore[arg-type]
+        state, metrics = jax.lax.scan(body, state._replace(replay=None), new, updates)
         return state._replace(replay=replay), jax.tree.map(lambda x: jnp.nanmean(x, 0), metrics)
 
     def update(self, state: ReplayLearnerState, new: Fresh | None = None) -> tuple[ReplayLearnerState, Metrics]:

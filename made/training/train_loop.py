@@ -4,56 +4,20 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from made.core import Metrics
 from made.core.trial import TimeLimitReached
 from made.training import checkpoint, run_dir, sharding, signals
-from made.training.backends.compiled_envs import LogRecord
+from made.training.backends import Backend
 from made.training.loggers import Line, Writer
 from made.training.nan_check import NaNCheck
 from made.training.provenance import provenance
 from made.training.train_plan import TrainPlan
-
-
-class Backend(Protocol):
-    """Where experience comes from: compiled environments, Gymnasium, or worker processes of control tasks.
-
-    A state has the leaves [seeds, ...] of everything that changes in a run.
-    """
-
-    def like(self) -> Any:
-        """The shapes of a state."""
-        ...
-
-    def init(self) -> Any:
-        """The state before the first update."""
-        ...
-
-    def advance(self, state: Any, n: int) -> tuple[Any, LogRecord]:
-        """n updates of every seed, and what they measured."""
-        ...
-
-    def evaluate(self, state: Any) -> Metrics:
-        """Metrics of an evaluation of every seed, leaves [seeds]."""
-        ...
-
-    def put(self, state: Any) -> Any:
-        """A state that was read from a checkpoint, on its devices."""
-        ...
-
-    def fetch(self, state: Any) -> Any:
-        """A state as it can be saved. If there are several processes, each must call this."""
-        ...
-
-    def close(self) -> None:
-        """End the processes that it has started."""
-        ...
 
 
 class TrainState(NamedTuple):
@@ -121,9 +85,9 @@ def train(
     alone = jax.process_count() == 1  # one process cannot save what others hold, and its clock is not theirs
 
     def keep() -> None:
-        if out is not None:
+        if (folder := out) is not None:
             complete = train_state._replace(state=backend.fetch(train_state.state))
-            sharding.on_first_process(lambda: save(plan, complete, out, writers))
+            sharding.on_first_process(lambda: save(plan, complete, folder, writers))
 
     try:
         with signals.deferred() if alone else contextlib.nullcontext():

@@ -11,14 +11,14 @@ import jax
 
 from made.envs.external.host_env import Hosted
 from made.training import run_dir, sharding, train_loop
-from made.training.backends import compiled_envs, control_tasks, host_envs
+from made.training.backends import Backend, compiled_envs, control_tasks, host_envs
 from made.training.control_config import ControlConfig, resolve
 from made.training.loggers import JSONL, Writer
 from made.training.off_policy import ReplayRun
 from made.training.on_policy import RunConfig
 from made.training.paths import require_dir
 from made.training.progress import Panel
-from made.training.train_loop import Backend, TrainState
+from made.training.train_loop import TrainState
 from made.training.train_plan import CONTROL_KEEP, TrainPlan, default_frames, parse_frames, updates_for
 
 SEED_LIMIT = 2**32  # seeds are uint32

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Key
 
-from made.agents.dreamer.agent import Dreamer, DreamerState
+from made.agents.dreamer.agent import Dreamer
 from made.agents.dreamer.world_model import open_loop, predicted_rewards
 from made.core import Transition, safe_files, trees
 from made.envs.minigrid import Grid
@@ -21,7 +21,7 @@ from made.envs.minigrid.tile_codes import GridState
 from made.training import sharding
 from made.training.backends.control_tasks import learner_of
 from made.training.control_config import DreamerConfig
-from made.training.off_policy import ReplayRun
+from made.training.off_policy import ReplayLearnerState, ReplayRun
 from made.training.on_policy import RunConfig, RunState
 from made.training.rollout import advance, reset_slots
 from made.training.train_plan import TrainPlan
@@ -146,15 +146,6 @@ def save_map(grid: Grid, played: RecordedEpisode, path: Path) -> Path:
     return safe_files.write_atomic(path, held.getvalue())
 
 
-class DreamContext(NamedTuple):
-    """One seed of a run of Dreamer, as it stands."""
-
-    agent: DreamerState
-    bonus: PyTree
-    replay: PyTree
-    k: Array  # updates
-
-
 class Prediction(NamedTuple):
     """Windows of the replay: what was earned after the first observations, what was paid for, what was expected."""
 
@@ -216,19 +207,18 @@ def moments(frames: np.ndarray) -> np.ndarray:
     return frames[[0, *later], :, : 2 * frames.shape[2] // 3]
 
 
-def seeds_of(run: DreamerConfig | ReplayRun, state: Any, n: int) -> Iterator[DreamContext]:
+def seeds_of(run: DreamerConfig | ReplayRun, state: Any, n: int) -> Iterator[ReplayLearnerState]:
     """Each seed by itself, whether it is a lane or has a state of its own."""
     for lane in range(n):
         if isinstance(run, ReplayRun):
             one = trees.index(state, lane)
-            yield DreamContext(one.agent, one.bonus, one.replay, one.run.k)
+            yield ReplayLearnerState(one.agent, one.bonus, one.replay, one.run.k, one.run.key)
         else:
-            one = learner_of(state, lane, n, run.task.pixels)
-            yield DreamContext(one.agent, one.bonus, one.replay, one.k)
+            yield learner_of(state, lane, n, run.task.pixels)
 
 
 def predict(
-    run: DreamerConfig | ReplayRun, known: DreamContext, key: Key[Array, ""]
+    run: DreamerConfig | ReplayRun, known: ReplayLearnerState, key: Key[Array, ""]
 ) -> tuple[Array | None, Prediction]:
     """(a video of one window, the returns of several), from what the replay holds; None where there is no image.
 
@@ -244,7 +234,7 @@ def predict(
     return frames, returns_of(run, known, drawn, k_tell, seen)
 
 
-def returns_of(run: Any, known: DreamContext, drawn: Transition, key: Key[Array, ""], seen: int) -> Prediction:
+def returns_of(run: Any, known: ReplayLearnerState, drawn: Transition, key: Key[Array, ""], seen: int) -> Prediction:
     """The sums of the rewards after the first `seen` observations of each window."""
     paid = drawn.reward + bonus_values(run, known, drawn)  # type: ignore[arg-type]
     imagined = predicted_rewards(known.agent.world, drawn, key, seen)

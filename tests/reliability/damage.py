@@ -41,7 +41,7 @@ def plan(updates: int = 12) -> TrainPlan:
 
 
 @functools.cache
-def programs() -> train_loop.Backend:
+def programs() -> CompiledBackend:
     """What runs it, compiled once."""
     return CompiledBackend(plan())
 

@@ -151,7 +151,7 @@ def test_from_pixels_seeds_in_threads_go_on_bit_for_bit_too(drawing, tmp_path, m
         pairs = zip(*(jax.tree.leaves([one.agent for one in x.state.learners]) for x in (end, single)), strict=True)
         assert all(np.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in pairs), "the same updates, in a loop or not"
         assert len(end.state.learners) == len(SEEDS) and [int(one.k) for one in end.state.learners] == [6, 6]
-        assert learning._studying.program._cache_size() == 1
+        assert learning._studying.program._cache_size() == 2, "in a loop, and one by one"
         learning.actor, studying, taken = actor, learning._studying, []
         learning._studying = lambda *given: taken.append((int(given[2]), learning._burst.locked())) or studying(*given)
         with pytest.raises(KeyboardInterrupt), stopped(20, KeyboardInterrupt, len(SEEDS)):

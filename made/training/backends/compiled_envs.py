@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from made.core import Metrics, trees
 from made.core.trial import EPISODE_MEANS, Trial
 from made.training import memory, sharding
+from made.training.backends import Backend, LogRecord
 from made.training.on_policy import RunConfig, RunState, evaluate
 from made.training.sharding import ENVS, LANES
 from made.training.train_plan import TrainPlan
@@ -30,15 +31,8 @@ class MetricSums(NamedTuple):
     bad: Int[Array, ""]  # the first update whose loss was not finite
 
 
-class LogRecord(NamedTuple):
-    """The metrics of a log interval of each seed, leaves [L]."""
-
-    scalars: Metrics
-    bad: Int[Array, " L"]  # NO_FAILURE, or the update in which something was not finite any more
-
-
-class CompiledBackend:
-    """Compiled environments on one device or several (`made.training.train_loop.Backend`).
+class CompiledBackend(Backend):
+    """Compiled environments on one device or several, of one process or several.
 
     Raises an error for a run that does not fit into memory, before anything is run. `compiling` is called once
     everything is validated that can be without compiling.
@@ -56,44 +50,35 @@ class CompiledBackend:
         self._advance = compile_advance(runs, self._like, self._mesh)
         sharding.on_first_process(lambda: memory.demand(memory.needed(self._advance), free, n))
         self._where = None if self._mesh is None else sharding.places(self._like, self._mesh)
-        outs = {"out_shardings": self._where} if processes > 1 else {}
+        outs: dict[str, Any] = {"out_shardings": self._where} if processes > 1 else {}
         self._begin = jax.jit(begin, compiler_options=sharding.options(0), **outs)
         self._evaluate = compile_evaluation(plan.episodes, self._mesh)
         self.runs, self.seeds = sharding.place(runs, self._mesh), sharding.place(seeds, self._mesh)
 
     def like(self) -> RunState:
-        """The shapes of a state."""
         return self._like
 
     def init(self) -> RunState:
-        """The state before the first update, leaves [L, ...]."""
         state = self._begin(self.runs, self.seeds)
         return state if jax.process_count() > 1 else self.put(state)
 
     def put(self, state: RunState) -> RunState:
-        """The state on its devices."""
         return sharding.place(state, self._mesh, self._where)
 
     def fetch(self, state: RunState) -> RunState:
-        """The complete state on a device of this process. Every process must call this."""
         return sharding.gathered(state, self._mesh)
 
     def advance(self, state: RunState, n: int) -> tuple[RunState, LogRecord]:
-        """n updates of every seed, and what they measured."""
         return self._advance(self.runs, state, jnp.int32(n))
 
     def evaluate(self, state: RunState) -> Metrics:
-        """Mean returns of every seed over complete episodes."""
         return self._evaluate(self.runs, state, self.seeds)
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 def compile_advance(runs: RunConfig, like: RunState, mesh: Mesh | None) -> jax.stages.Compiled:
     """`advance` for states of these shapes, ready to be called."""
     shapes = (jax.eval_shape(lambda x: x, runs), like, jax.ShapeDtypeStruct((), "int32"))
-    body, more = advance, {}
+    body, more = advance, dict[str, Any]()
     if mesh is not None:
         by_seed, everywhere = (NamedSharding(mesh, spec) for spec in (PartitionSpec(LANES), PartitionSpec()))
         where = sharding.places(like, mesh)
@@ -105,7 +90,8 @@ def compile_advance(runs: RunConfig, like: RunState, mesh: Mesh | None) -> jax.s
 
 def compile_evaluation(episodes: int, mesh: Mesh | None) -> Callable:
     """`evaluate_seeds` as a compiled function of (runs, state, seeds)."""
-    body, more = functools.partial(evaluate_seeds, episodes=episodes), {}
+    body: Any = functools.partial(evaluate_seeds, episodes=episodes)
+    more: dict[str, Any] = {}
     if mesh is not None and mesh.shape[ENVS] == 1:
         body = _per_device(body, mesh, 3)
     if mesh is not None and jax.process_count() > 1:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, PyTree, Shaped
 from made.bonuses.replay_data import needs_new
 from made.core import Spec, Transition
 from made.training import memory, sharding
-from made.training.backends import compiled_envs
+from made.training.backends import LogRecord, compiled_envs
 from made.training.backends.compiled_envs import MetricSums
 from made.training.compile_cache import compile_lock
 from made.training.control_config import ControlConfig, DreamerConfig
@@ -289,7 +289,7 @@ class ControlLearner:
     def _added(self, sums: MetricSums, measured: Any, t: Array) -> MetricSums:
         return self._many(compiled_envs.accumulate, (0, 0, None))(sums, measured, t)
 
-    def _row_of(self, state: ReplayLearnerState, sums: MetricSums, t: Any) -> compiled_envs.LogRecord:
+    def _row_of(self, state: ReplayLearnerState, sums: MetricSums, t: Any) -> LogRecord:
         return compiled_envs.row_of(self.run, state._replace(k=t), sums)  # type: ignore[arg-type]
 
 

@@ -26,7 +26,7 @@ from made.core import Metrics, Spec, Transition, trees
 from made.envs.control.snapshot import Arrays
 from made.envs.control.worker_pool import WorkerError, WorkerPool
 from made.training import checkpoint, compile_cache
-from made.training.backends import compiled_envs
+from made.training.backends import Backend, LogRecord, compiled_envs
 from made.training.backends.control_learner import ControlLearner, memory_outside_replay, require_memory, to_numpy
 from made.training.backends.host_envs import seed_for
 from made.training.control_config import ControlConfig
@@ -69,8 +69,8 @@ def prepare(plan: TrainPlan, devices: int = 1) -> "ControlBackend":
     return ControlBackend(plan)
 
 
-class ControlBackend:
-    """The environments of every seed and the learner (`made.training.train_loop.Backend`)."""
+class ControlBackend(Backend):
+    """The environments of every seed and the learner."""
 
     def __init__(self, plan: TrainPlan):
         run: ControlConfig = plan.run  # type: ignore[assignment]
@@ -120,10 +120,6 @@ class ControlBackend:
         """What learns on the device, as it was read from a checkpoint."""
         return state._replace(learners=jax.device_put(state.learners), carries=jax.device_put(state.carries))
 
-    def fetch(self, state: ControlState) -> ControlState:
-        """The state as it can be saved."""
-        return state
-
     @contextlib.contextmanager
     def _close_on_error(self) -> Iterator[None]:
         """After an error environments may be in the middle of a step, so the next call starts new ones."""
@@ -134,7 +130,7 @@ class ControlBackend:
             self.close()
             raise
 
-    def advance(self, state: ControlState, n: int) -> tuple[ControlState, compiled_envs.LogRecord]:
+    def advance(self, state: ControlState, n: int) -> tuple[ControlState, LogRecord]:
         """n actions of every seed, and what they measured."""
         with self._close_on_error():
             if (first := int(state.k)) != self.at:
@@ -151,7 +147,7 @@ class ControlBackend:
                 np.asarray(self.at, np.int64),
                 tuple(stepper.carries),
             )
-            return after, compiled_envs.LogRecord({**stepper.episodes.means(), **scalars}, bad)  # type: ignore
+            return after, LogRecord({**stepper.episodes.means(), **scalars}, bad)  # type: ignore
 
     def evaluate(self, state: ControlState) -> Metrics:
         """Mean return of every seed over complete episodes with the mean action."""

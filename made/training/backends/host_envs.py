@@ -17,7 +17,7 @@ from jaxtyping import Array, Int, PyTree
 from made.core import Metrics, Transition, trees
 from made.envs.external.host_env import Hosted
 from made.training import memory, sharding
-from made.training.backends import compiled_envs
+from made.training.backends import Backend, LogRecord, compiled_envs
 from made.training.host.bonus import HostBonus, HostRollout
 from made.training.on_policy import RunConfig, RunState, improve, start
 from made.training.train_plan import TrainPlan
@@ -46,11 +46,8 @@ def seed_for(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 2)
 
 
-class HostBackend:
-    """The environments of every seed, and where they stand (`made.training.train_loop.Backend`).
-
-    The programs are compiled at the first update; nothing is spread over devices.
-    """
+class HostBackend(Backend):
+    """The environments of every seed. Programs are compiled at the first update; nothing is spread over devices."""
 
     def __init__(self, plan: TrainPlan, devices: int = 1):
         if devices != 1:
@@ -67,23 +64,10 @@ class HostBackend:
         self._update, self._row = (jax.jit(f, compiler_options=quick) for f in (self._add, compiled_envs.row_of))
 
     def like(self) -> RunState:
-        """The shapes of a state."""
         return jax.eval_shape(begin, self.runs, self.seeds)
 
     def init(self) -> RunState:
-        """The state before the first update."""
         return self.put(self._begin(self.runs, self.seeds))
-
-    def put(self, state: RunState) -> RunState:
-        """The state on the device."""
-        return jax.device_put(state)
-
-    def fetch(self, state: RunState) -> RunState:
-        """The state as it can be saved."""
-        return state
-
-    def close(self) -> None:
-        """Nothing to end."""
 
     def _add(
         self, run: RunConfig, state: RunState, batch: Transition, episodes: Metrics, key, sums: compiled_envs.MetricSums
@@ -91,7 +75,7 @@ class HostBackend:
         state, measured = improve(run, state, batch, key)
         return state, compiled_envs.accumulate(sums, {**episodes, **measured}, state.k)
 
-    def advance(self, state: RunState, n: int) -> tuple[RunState, compiled_envs.LogRecord]:
+    def advance(self, state: RunState, n: int) -> tuple[RunState, LogRecord]:
         """n updates of one seed after the other, and what they measured."""
         k, every, checks = int(state.k[0]), self.plan.run.every, self.plan.checkpoint_every
         fresh = k != self.at or k // checks > (k - every) // checks  # a checkpoint was written here
@@ -106,9 +90,7 @@ class HostBackend:
         self.at = k + n
         return tuple(trees.stack(part) for part in zip(*each, strict=True))  # type: ignore[return-value]
 
-    def _lane(
-        self, source: HostRollout, run: RunConfig, state: RunState, n: int
-    ) -> tuple[RunState, compiled_envs.LogRecord]:
+    def _lane(self, source: HostRollout, run: RunConfig, state: RunState, n: int) -> tuple[RunState, LogRecord]:
         sums = None
         for _ in range(n):
             key, k_act, k_note, k_learn = jax.random.split(state.key, 4)
