@@ -5,6 +5,7 @@ and pays, the world model, the actor and the value each take a step. A stretch o
 paper's pace: 100 updates for 1000 steps of the environment.
 """
 
+import contextlib
 import dataclasses
 import sys
 import time
@@ -24,10 +25,9 @@ from made.core.schedules import Constant
 from made.envs.control import rendering
 from made.training.backends import control_tasks
 from made.training.control_config import DreamerConfig, dreamer_config
-from made.training.off_policy import ReplayLearnerState
+from made.training.off_policy import ReplayLearner, ReplayLearnerState
 from made.training.replay import ReplayBuffer
 from made.training.sequence_buffer import SequenceBuffer, SequenceBufferState
-from made.training.sequence_learner import SequenceLearner
 from made.training.train_plan import TrainPlan
 
 TASK = "pendulum_swingup"
@@ -75,17 +75,17 @@ def update(where: str, bonus: str, precision: str, sizes: Sizes, least: float | 
     return Measure(told, found, "updates/s", None, None, goal, met, where)
 
 
-def learner(bonus: str, precision: str, sizes: Sizes) -> SequenceLearner:
+def learner(bonus: str, precision: str, sizes: Sizes) -> ReplayLearner:
     """What learns on pendulum_swingup."""
     obs, action = Space((64, 64, 3), jnp.uint8, None, 0.0, 255.0), Space((1,), jnp.float32, None, -1.0, 1.0)
     spec = Spec(obs, action, horizon=EPISODE)
     agent = Dreamer(dataclasses.replace(sizes.layout, precision=precision), horizon=sizes.horizon)
     pays = make_bonus(bonus, "dreamer", steps=sizes.batch * sizes.length)
     replay = SequenceBuffer(ReplayBuffer(sizes.steps, shortest=EPISODE), sizes.length)
-    return SequenceLearner(spec, agent, pays, Constant(0.05), replay, sizes.batch)
+    return ReplayLearner(spec, agent, pays, Constant(0.05), replay, sizes.batch)
 
 
-def filled(learner: SequenceLearner, key: jax.Array) -> ReplayLearnerState:
+def filled(learner: ReplayLearner, key: jax.Array) -> ReplayLearnerState:
     """A state whose replay is full of whole episodes of noise."""
     k_start, k_frames = jax.random.split(key)
     state, (c, f) = learner.start(k_start), learner.replay.steps.room
@@ -103,7 +103,7 @@ def filled(learner: SequenceLearner, key: jax.Array) -> ReplayLearnerState:
     return state._replace(replay=SequenceBufferState(steps, begun))  # type: ignore[arg-type]
 
 
-def update_seconds(learner: SequenceLearner, updates: int, repeats: int = 3) -> float:
+def update_seconds(learner: ReplayLearner, updates: int, repeats: int = 3) -> float:
     """Seconds of one of so many updates in a call; the best of several calls."""
     on_cpu = jax.default_backend() == "cpu"  # there one a call, as in training
     options, calls = ({"xla_backend_optimization_level": 1}, updates) if on_cpu else (None, 1)
@@ -153,12 +153,11 @@ def steps_a_second(run: DreamerConfig, bursts: int, seeds: int = 1) -> float:
     if run.task.pixels:
         rendering.choose()
     plan = TrainPlan(run, tuple(range(seeds)), evaluate_every=10**9, checkpoint_every=10**9)  # type: ignore[arg-type]
-    with control_tasks.prepared(plan) as programs:
-        state = programs.place(programs.begin(programs.runs, programs.seeds))
-        state, _ = programs.advance(programs.runs, state, run.seed_steps + run.train_every + 2)
+    with contextlib.closing(control_tasks.prepare(plan)) as backend:
+        state, _ = backend.advance(backend.init(), run.seed_steps + run.train_every + 2)
         jax.block_until_ready(state.learners)
         began, actions = time.perf_counter(), bursts * run.train_every
-        state, _ = programs.advance(programs.runs, state, actions)
+        state, _ = backend.advance(state, actions)
         jax.block_until_ready(state.learners)
         return seeds * actions * run.task.repeat / (time.perf_counter() - began)
 

@@ -5,6 +5,7 @@ critic, actor, temperature and targets move. A stretch of real training, where p
 run would take and what an action's time goes into; processes draw while the learner learns, so that parts overlap.
 """
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -130,11 +131,10 @@ def stretch(run: ControlConfig, seeds: int, actions: int) -> Stretch:
     if run.task.pixels:
         rendering.choose()
     plan = TrainPlan(run, tuple(range(seeds)), evaluate_every=10**9, checkpoint_every=10**9)  # type: ignore[arg-type]
-    with control_tasks.prepared(plan) as programs:
-        state = programs.place(programs.begin(programs.runs, programs.seeds))
-        state, _ = programs.advance(programs.runs, state, run.seed_steps + 10)
+    with contextlib.closing(control_tasks.prepare(plan)) as backend:
+        state, _ = backend.advance(backend.init(), run.seed_steps + 10)
         began = time.perf_counter()
-        state, _ = programs.advance(programs.runs, state, actions)
+        state, _ = backend.advance(state, actions)
         each = (time.perf_counter() - began) / actions
         del state
     return Stretch(each, {name: found / each for name, found in parts(run, seeds, min(actions, 200)).items()})
@@ -151,7 +151,7 @@ def parts(run: ControlConfig, seeds: int, actions: int) -> dict[str, float]:
         stepping = (time.perf_counter() - began) / actions
     learner = run.learner(spec)
     state = jax.jit(lambda: filled(learner, jax.random.key(0)))()
-    draw = jax.jit(lambda replay, key: learner._draw(replay, key))
+    draw = jax.jit(lambda replay, key: learner.sample(replay, key))
     drawing = best_of(lambda: draw(state.replay, jax.random.key(0)), 5)
     del state
     return {

@@ -18,7 +18,7 @@ from made.bonuses.replay_data import CachedState
 from made.core import Space, Spec, Transition, ring_buffer
 from made.core.schedules import Constant
 from made.training import sharding
-from made.training.off_policy import ReplayLearner, ReplayLearnerState, programs
+from made.training.off_policy import ReplayLearner, ReplayLearnerState
 from made.training.replay import ReplayBuffer, ReplayBufferState
 
 EPISODE, FEATURES, NEIGHBOUR = 500, 50, 3  # actions of an episode; RE3's embedding and neighbour, as released
@@ -104,9 +104,11 @@ def compiled(learner: ReplayLearner) -> tuple[Callable, Callable]:
     """(a full state, an update of it), both ready to be called."""
     begin, step = jax.jit(lambda: filled(learner, jax.random.key(0))), came(learner)
     shape = jax.eval_shape(begin)
+    options = sharding.options(1)
+    advance = lambda one: jax.jit(one.advance, donate_argnums=0, compiler_options=options).lower(shape, step)  # noqa: E731
     if jax.default_backend() == "cpu":
-        return begin.lower().compile(), programs(learner, level=1).advance.lower(shape, step).compile()
-    turns = cycle(sharding.compiled(programs(one).advance.lower(shape, step) for one in learner.kinds))
+        return begin.lower().compile(), advance(learner).compile()
+    turns = cycle(sharding.compiled(map(advance, learner.kinds)))
     return begin.lower().compile(), lambda state, step: next(turns)(state, step)
 
 

@@ -9,7 +9,7 @@ from benchmarks.common import best_of
 from made.agents import Uniform
 from made.bonuses import NoBonus
 from made.core import Agent, Bonus
-from made.training.on_policy import RunConfig, RunState, learn, start
+from made.training.on_policy import RunConfig, RunState, improve, start
 from made.training.rollout import reset_slots, rollout
 
 
@@ -81,4 +81,4 @@ def _bonus_only(run: RunConfig, state: RunState, batch) -> tuple:
 
 
 def _learn(run: RunConfig, state: RunState, batch) -> tuple:
-    return learn(run, state.agent, state.bonus, batch, state.k, state.key)
+    return improve(run, state, batch, state.key)

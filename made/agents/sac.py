@@ -200,6 +200,11 @@ class RAD(Agent):
         """What the encoder computes in."""
         return jnp.dtype(self.layout.precision)
 
+    def acting_params(self, state):
+        """The convolutions and the actor: what `act` reads."""
+        critic = Critic(state.critic.convolutions, None, ())  # type: ignore[arg-type]
+        return RADState(critic, state.actor, *[None] * 4)  # type: ignore[arg-type]
+
     def act(self, state, carry, obs, goal, key, *, explore=True):
         if self.layout.encoder == "pixels":
             obs = center_crop(obs, self.layout.crop)

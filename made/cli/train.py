@@ -56,7 +56,7 @@ class Train:
     video: Flag = True  # skip the video and the map of visits at the end
 
     def main(self) -> int:
-        from made.training import loggers, train_run
+        from made.training import loggers, sharding, train_run
 
         for name in ("tensorboard", "wandb"):
             if getattr(self, name):
@@ -64,17 +64,23 @@ class Train:
         paid = f"{self.bonus}{'-gated' * self.first_visit}"
         name = f"{self.env}-{self.agent}-{paid}".replace(":", "-").replace("/", "-")
         out = self.out or Path("training") / name
-        if self.hosts != 1 or self.host:
-            return self._with_others(out)
-        plan = self.plan()
-        train_state = train_run.run_plan(
-            plan, out, 1 if self.devices is None else self.devices, self._session(plan, out)
-        )
-        self._finish(plan, train_state, out)
+        with self._processes():
+            plan = self.plan()
+            train_state = train_run.run_plan(plan, out, self.devices, self._session(plan, out))
+            if sharding.is_first():
+                self._finish(plan, train_state, out)
         return 0
 
+    def _processes(self) -> contextlib.AbstractContextManager:
+        """The other processes of a distributed run, which must be joined before anything is computed."""
+        from made.training import sharding
+
+        if self.hosts == 1 and not self.host:
+            return contextlib.nullcontext()
+        return sharding.join_processes(self.hosts, self.host, self.coordinator)
+
     def _session(self, plan, out: Path):
-        from made.training import loggers, train_run
+        from made.training import loggers, train_plan, train_run
 
         def more(frames: int) -> Iterator[loggers.Writer]:
             if self.tensorboard:
@@ -82,61 +88,24 @@ class Train:
             if self.wandb:
                 yield loggers.WandB(self.wandb, out.name, out, plan.configuration)
 
-        return train_run.Session(self.words(), self.options, more, report=_say, steps=self._frames()["steps"])
-
-    def _with_others(self, out: Path) -> int:
-        """The same run over several processes, of which the first alone touches the folder."""
-        from made.training import run_dir, sharding, train_run
-        from made.training.backends import distributed
-
-        with distributed.join_processes(self.hosts, self.host, self.coordinator), contextlib.ExitStack() as stack:
-            plan = self.plan()
-            if train_run.is_hosted(plan.run):
-                raise ValueError(f"--hosts is for environments that are compiled, and {self.env} is stepped outside.")
-            distributed.on_first_process(lambda: stack.enter_context(run_dir.lock_run_dir(out)))
-            held = distributed.on_first_process(lambda: run_dir.read_run(out, plan.configuration))
-            _say(f"host {self.host} of {self.hosts}: compiling for {self.seeds} seed{'s' * (self.seeds > 1)} ...")
-            all_of = distributed.prepare(plan, self.devices)
-            train_state = distributed.restore_or_init(plan, all_of, out)
-            if train_state.update < plan.run.iterations:
-                first = distributed.is_first()
-                if first:
-                    session = self._session(plan, out)
-                    train_state = train_run.train_session(
-                        plan, all_of, train_state, out, held, session, distributed.train
-                    )
-                else:
-                    train_state = distributed.follow(plan, all_of, train_state, out)
-            train_state = train_state._replace(state=sharding.gathered(train_state.state, all_of.mesh))
-            if distributed.is_first():
-                self._finish(plan, train_state, out)
-        return 0
+        frames = train_plan.default_frames(plan.run)["steps"] if self.steps is None else self.steps
+        steps = train_plan.parse_frames(frames, "--steps")
+        return train_run.Session(self.words(), self.options, more, report=_say, steps=steps)
 
     def plan(self):
-        """What the options say, checked."""
-        from made.cli import build_control
-        from made.training import train_plan
+        """The validated options."""
+        from made.cli.build import build
+        from made.training.train_plan import default_frames, parse_frames, updates_for
+        from made.training.train_run import plan_of
 
         if self.seeds < 1:
             raise ValueError(f"--seeds must be at least 1, got {self.seeds}.")
-        control = build_control.asked(self.env, self.agent)
-        build = build_control.build if control else train_plan.build_run
         run = build(self.env, self.agent, self.bonus, self.first_visit, self.bonus_coef, self.strength, self.set)
-        counts = {name: train_plan.updates_for(n, run.n_envs * run.unroll) for name, n in self._frames().items()}
-        run = dataclasses.replace(run, iterations=counts["steps"], every=counts["every"])
-        asked = train_plan.TrainPlan(run, tuple(range(self.seeds)), counts["eval"], counts["check"])  # type: ignore[arg-type]
-        return asked._replace(episodes=run.episodes, keep=train_plan.CONTROL_KEEP) if control else asked  # type: ignore[union-attr]
-
-    def _frames(self) -> dict[str, int]:
-        """Frames of the run, and between two rows, evaluations and checkpoints, as they were asked for."""
-        from made.cli import build_control
-        from made.training import train_plan
-
-        usual = train_plan.CONTROL_FRAMES if build_control.asked(self.env, self.agent) else train_plan.FRAMES
-        options = {"steps": self.steps, "every": self.every, "eval": self.eval_every, "check": self.checkpoint_every}
-        flags = {"eval": "--eval-every", "check": "--checkpoint-every"}
-        options = {name: usual[name] if text is None else text for name, text in options.items()}
-        return {name: train_plan.parse_frames(text, flags.get(name, f"--{name}")) for name, text in options.items()}
+        default = default_frames(run)
+        steps, every = (default[x] if (y := getattr(self, x)) is None else y for x in ("steps", "every"))
+        run = dataclasses.replace(run, every=updates_for(parse_frames(every, "--every"), run.n_envs * run.unroll))
+        flag = lambda name: f"--{name.replace('_', '-')}"  # noqa: E731
+        return plan_of(run, self.seeds, steps, self.eval_every, self.checkpoint_every, flag)
 
     def _finish(self, plan, train_state, out: Path) -> None:
         self._curves(out)

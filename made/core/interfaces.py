@@ -257,7 +257,11 @@ class Agent(eqx.Module):
         return ()
 
     def acting_params(self, state: PyTree) -> PyTree:
-        """The state as `act` will use it many times, prepared once for a rollout: parameters cast, say."""
+        """What `act` takes as `state`, prepared once for many steps: the parameters it reads, cast to its precision.
+
+        Agents of control tasks select parts of the state and compute nothing, because programs take its arrays by
+        position.
+        """
         return state
 
     @abc.abstractmethod

@@ -4,6 +4,7 @@ A session that was killed or ran out of time loses what came after its last chec
 After a device error training resumes at once.
 """
 
+import contextlib
 import gc
 import json
 import math
@@ -22,7 +23,7 @@ from jax.errors import JaxRuntimeError
 from made.core.trial import Record, TimeLimitReached, Trial
 from made.experiments.store import table
 from made.experiments.store.store import UNREADABLE, Store
-from made.training import checkpoint, dreamer_video, run_dir, train_loop
+from made.training import checkpoint, run_dir, train_loop, video
 from made.training.backends import control_tasks
 from made.training.loggers import JSONL
 from made.training.paths import remove_empty
@@ -97,17 +98,17 @@ def _session(trial: Trial, seeds: Sequence[int], out: Path, on_progress: _Progre
     plan = plan._replace(checkpoint_seconds=_between(until), keep=1, keep_end=False, until=until)
     with run_dir.lock_run_dir(out):
         held = run_dir.read_run(out, plan.configuration)
-        with control_tasks.prepared(plan) as programs:
-            state = train_loop.restore_or_init(plan, programs, out)
+        with contextlib.closing(control_tasks.prepare(plan)) as backend:
+            state = train_loop.restore_or_init(plan, backend, out)
             train_loop.record_session(plan, out, held, "made run", state.update)
             on_progress(state.update // trial.every, made=False)
             writer = JSONL(out / run_dir.METRICS)
             try:
                 report = lambda lines: on_progress(lines[0]["update"] // trial.every)  # noqa: E731
-                state = train_loop.train(plan, programs, state, out, [writer], report)
+                state = train_loop.train(plan, backend, state, out, [writer], report)
             finally:
                 writer.close()
-        dreams = dreamer_video.kept(plan, state.state, state.update)
+        dreams = video.kept(plan, state.state, state.update)
         lines = [json.loads(line) for line in (out / run_dir.METRICS).read_text("utf-8").splitlines()]
         sessions = json.loads((out / run_dir.RUN).read_text("utf-8"))["sessions"]
     rows = {seed: columns(line for line in lines if line["seed"] == seed) for seed in seeds}

@@ -16,7 +16,7 @@ from made.training import checkpoint, run_dir, sharding
 from made.training.backends import compiled_envs, control_tasks, host_envs
 from made.training.control_config import ControlConfig
 from made.training.on_policy import RunConfig
-from made.training.rollout import ResetPool, reset_slots, rollout
+from made.training.rollout import first_episodes
 from made.training.train_plan import TrainPlan
 
 _APART = 0x706C6179  # sets the levels played here apart from those of training, evaluation and videos
@@ -128,11 +128,6 @@ def play(run: RunConfig, agent: PyTree, bonus: PyTree, n: int, numbers: tuple[in
 
 
 def _play(run: RunConfig, agent: PyTree, bonus: PyTree, n: int, key, explore: bool) -> tuple[Any, Any]:
-    k_start, k_roll = jax.random.split(key)
-    parts = (run.env, run.agent, run.bonus)
-    streams = reset_slots(*parts, bonus, n, k_start)
-    spare = ResetPool(streams, jnp.ones(n, bool))  # what comes after the first episode does not count
-    steps = int(run.env.spec.horizon or 0)
-    ended = rollout(*parts, agent, bonus, streams, steps, k_roll, reserve=spare, explore=explore).ended
-    first = ended.done & (jnp.cumsum(ended.done, axis=0) == 1)
-    return (first * ended.total).sum(0), (first * ended.length).sum(0)
+    parts = (run.env, run.agent, run.bonus, agent, bonus)
+    ended = first_episodes(*parts, n, int(run.env.spec.horizon or 0), key, explore)
+    return (ended.done * ended.total).sum(0), (ended.done * ended.length).sum(0)

@@ -1,69 +1,70 @@
-"""Learning from a replay buffer as pure functions: store new transitions, sample, learn, in one compiled call.
+"""Learning from a replay buffer as pure functions, and a compiled run that does so (Dreamer on grids and tables).
 
 Algorithm 1 is the same as on-policy (`made.training.on_policy.learn`): update the bonus, form r_k = r + tau_k b, update
 the agent. Only the batch differs: it is sampled from the buffer, and its bonus is computed by the current bonus.
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from made.bonuses.replay_data import DRAWS, LastFrame, recent_window, under_replay, with_feature_cache
+from made.agents.uniform import Uniform
+from made.bonuses.replay_data import DRAWS, LastFrame, needs_new, recent_window, under_replay, with_feature_cache
 from made.core import Agent, Bonus, Environment, Metrics, ReplayContext, Spec, Transition, trees
 from made.core.schedules import Constant, Schedule
-from made.training.on_policy import RunConfig, learn
-from made.training.replay import ReplayBuffer, ReplayBufferState, stack_frames
+from made.core.trial import Trial
+from made.training.on_policy import (
+    RunConfig,
+    RunState,
+    collect,
+    episode_metrics,
+    learn,
+    renew_slots,
+    start,
+    update_probes,
+)
+from made.training.replay import ReplayBuffer
+from made.training.rollout import rollout
+from made.training.sequence_buffer import SequenceBuffer, SequenceBufferState
 
-# A batch, recent steps, where those of the batch stand.
-Draws = tuple[Transition, Transition | None, Array | None]
-Fresh = tuple[Transition, Array | None]  # steps that came in, and where they stand
-
-
-class ExternalEnv(Environment):
-    """An environment that is stepped elsewhere, on the host: only what it looks like is known here."""
-
-    spec: Spec = eqx.field(static=True)
-
-    def reset(self, key):
-        raise ValueError("This environment is stepped outside compiled code: reset it where it lives.")
-
-    def step(self, state, action, key):
-        raise ValueError("This environment is stepped outside compiled code: step it where it lives.")
+Fresh = tuple[Transition, Array | None]  # new steps [T, N, ...], and their indices in the replay
 
 
 class ReplayLearnerState(NamedTuple):
-    """All that changes in learning. Its arrays are handed over (donated) at each call: keep the returned state."""
+    """All that changes in learning."""
 
     agent: PyTree
     bonus: PyTree
-    replay: ReplayBufferState
+    replay: Any  # of a ReplayBuffer or a SequenceBuffer
     k: Int[Array, ""]  # updates done
     key: Key[Array, ""]
 
 
 class ReplayLearner(eqx.Module):
-    """An agent that learns from a replay, its bonus, the bonus coefficient, and how much is drawn.
+    """An agent that learns from a replay, its bonus, the bonus coefficient, and how much is sampled.
 
-    bonus = make_bonus("made", "off_policy", pixels=True)
-    learner = Learner(spec, RAD(), bonus, Constant(0.05), Replay(100_000, stack=3))
+    A batch is `batch` steps of a `ReplayBuffer`, leaves [1, B, ...], or `batch` windows of a `SequenceBuffer`, leaves
+    [T, B, ...].
+
+    learner = ReplayLearner(spec, RAD(), make_bonus("made", "off_policy", pixels=True), Constant(0.05),
+                            ReplayBuffer(100_000, stack=3))
+    learner = ReplayLearner(spec, Dreamer(), make_bonus("made", "dreamer"), Constant(0.5), SequenceBuffer(), batch=50)
     """
 
     spec: Spec = eqx.field(static=True)
     agent: Agent
     bonus: Bonus
     bonus_coef: Schedule = Constant(1.0)
-    replay: ReplayBuffer = ReplayBuffer()
+    replay: ReplayBuffer | SequenceBuffer = ReplayBuffer()
     batch: int = eqx.field(static=True, default=512)
 
     def __check_init__(self):
         if self.batch < 1:
-            raise ValueError(f"ReplayLearner draws batch >= 1 steps for an update, got batch={self.batch}.")
+            raise ValueError(f"ReplayLearner samples batch >= 1 steps or windows, got batch={self.batch}.")
 
     @property
     def kinds(self) -> list["ReplayLearner"]:
@@ -77,148 +78,268 @@ class ReplayLearner(eqx.Module):
     def start_without_replay(self, key: Key[Array, ""]) -> ReplayLearnerState:
         """The same with None as the replay, to measure the rest."""
         k_agent, k_bonus, k_next = jax.random.split(key, 3)
-        agent, bonus = self.agent.init(k_agent, self.spec), self._paying.init(k_bonus, self.spec)
-        return ReplayLearnerState(agent, bonus, None, jnp.zeros((), jnp.int32), k_next)  # type: ignore[arg-type]
+        agent, bonus = self.agent.init(k_agent, self.spec), self._settled_bonus.init(k_bonus, self.spec)
+        return ReplayLearnerState(agent, bonus, None, jnp.zeros((), jnp.int32), k_next)
 
     @property
-    def _paying(self) -> Bonus:
-        """The bonus, with what it can keep beside the replay rather than make anew from what is drawn."""
+    def _settled_bonus(self) -> Bonus:
+        """The bonus with room for what it is given, and with cached features where steps have indices."""
         bonus = under_replay(self.bonus)
-        return with_feature_cache(bonus, self.replay.room[0]) if self.replay.streams == 1 else bonus
+        if isinstance(self.replay, ReplayBuffer) and self.replay.streams == 1:
+            return with_feature_cache(bonus, self.replay.room[0])
+        return bonus
 
-    def store(self, state: ReplayLearnerState, transitions: Transition) -> ReplayLearnerState:
-        """Keep what came in, leaves [T, N, ...], and learn nothing: the steps at random before learning begins."""
-        replay, push = state.replay, self.replay.push
-        if transitions.reward.shape[0] == 1:
-            return state._replace(replay=push(replay, trees.index(transitions, 0)))
-        return state._replace(
-            replay=jax.lax.scan(lambda replay, step: (push(replay, step), None), replay, transitions)[0]
-        )
+    def store(self, replay: Any, steps: Transition) -> Any:
+        """The replay with new steps, leaves [T, N, ...]."""
+        add: Any = self.replay.add
+        if steps.reward.shape[0] == 1:
+            return add(replay, trees.index(steps, 0))
+        return jax.lax.scan(lambda replay, step: (add(replay, step), None), replay, steps)[0]
 
     def introduce(self, state: ReplayLearnerState, rows: int) -> ReplayLearnerState:
-        """Show the bonus the last `rows` steps that were stored, as fresh ones: once, when learning begins.
+        """Show the bonus the last `rows` steps that were stored, as new ones: once, when learning begins.
 
-        These should be all that are held, lest the bonus be asked for the pay of steps that it was never shown.
+        These should be all that are held, lest the bonus be evaluated on steps that it was never shown.
         """
         key, k_draw, k_bonus = jax.random.split(state.key, 3)
-        replay = state.replay
-        fresh = self.replay.latest(replay, rows), self._places(replay, rows)
-        batch = self._with(self._draw(replay, k_draw), fresh)
-        return state._replace(bonus=self._paying.update(state.bonus, batch, k_bonus)[0], key=key)
+        new = self.replay.latest(state.replay, rows), self.replay.indices(state.replay, rows)
+        bonus, _ = self._settled_bonus.update(state.bonus, self.sample(state.replay, k_draw, new), k_bonus)
+        return state._replace(bonus=bonus, key=key)
 
     def advance(
-        self, state: ReplayLearnerState, transitions: Transition, updates: int = 1
+        self, state: ReplayLearnerState, steps: Transition, updates: int = 1
     ) -> tuple[ReplayLearnerState, Metrics]:
-        """Store what came in, leaves [T, N, ...], then learn `updates` times; the metrics are means.
+        """Store new steps, leaves [T, N, ...], then learn `updates` times; the metrics are means.
 
-        All T steps are stored first. Each update takes its share of them as fresh, so `updates` must divide T.
+        All T steps are stored first. Each update takes an equal part of them as new, so `updates` must divide T.
         """
-        state = self.store(state, transitions)
-        replay = state.replay  # read alone from here on, so it stays out of what the loop carries
+        replay = self.store(state.replay, steps)
+        new = steps, self.replay.indices(replay, steps.reward.shape[0])
+        if updates == 1:
+            return self.update(state._replace(replay=replay), new)
+        return self._scan_updates(state._replace(replay=replay), split_over_updates(new, updates), updates)
 
-        def update(state: ReplayLearnerState, fresh: Fresh) -> tuple[ReplayLearnerState, Metrics]:
-            key, k_draw, k_learn = jax.random.split(state.key, 3)
-            return self._learn(state._replace(key=key), self._draw(replay, k_draw), fresh, k_learn)
+    def study(self, state: ReplayLearnerState, updates: int, rows: int = 0) -> tuple[ReplayLearnerState, Metrics]:
+        """Learn `updates` times from what is stored; the metrics are means.
 
-        fresh = transitions, self._places(replay, transitions.reward.shape[0])
-        state, metrics = _in_turn(update, state._replace(replay=None), fresh, updates)
-        return state._replace(replay=replay), metrics
-
-    def _draw(self, replay: ReplayBufferState, key: Key[Array, ""]) -> Draws:
-        """A batch of the whole replay, and recent steps where the bonus learns from them: one frame each suffices it
-        where it looks at the last one alone.
+        Each update takes an equal part of the last `rows` steps as new, so `updates` must divide them. None are needed
+        if no part of the bonus takes in every step once (`needs_new`).
         """
+        return self._scan_updates(state, self._new_parts(state.replay, updates, rows), updates)
+
+    def study_one(
+        self, state: ReplayLearnerState, i: Any, updates: int, rows: int = 0
+    ) -> tuple[ReplayLearnerState, Metrics]:
+        """The i-th, from 0 on, of the updates that `study` makes, for devices on which a loop is slow."""
+        return self.update(state, jax.tree.map(lambda x: x[i], self._new_parts(state.replay, updates, rows)))
+
+    def _new_parts(self, replay: Any, updates: int, rows: int) -> Fresh | None:
+        if not rows and needs_new(self.bonus):
+            raise ValueError("A part of this bonus takes in every step once: say how many are new, rows=...")
+        return split_over_updates((self.replay.latest(replay, rows), None), updates) if rows else None
+
+    def _scan_updates(
+        self, state: ReplayLearnerState, new: Fresh | None, updates: int
+    ) -> tuple[ReplayLearnerState, Metrics]:
+        replay = state.replay  # only read, so the loop does not carry it
+
+        def body(state: ReplayLearnerState, new: Fresh | None) -> tuple[ReplayLearnerState, Metrics]:
+            state, metrics = self.update(state._replace(replay=replay), new)
+            return state._replace(replay=None), metrics
+
+        state, metrics = jax.lax.scan(body, state._replace(replay=None), new, updates)
+        return state._replace(replay=replay), jax.tree.map(lambda x: jnp.nanmean(x, 0), metrics)
+
+    def update(self, state: ReplayLearnerState, new: Fresh | None = None) -> tuple[ReplayLearnerState, Metrics]:
+        """One update on a batch of the replay. Without `new` steps the batch stands for them."""
+        key, k_draw, k_learn = jax.random.split(state.key, 3)
+        batch, k = self.sample(state.replay, k_draw, new), state.k + 1
+        parts = (self.agent, self._settled_bonus, self.bonus_coef, (state.agent, state.bonus))
+        agent, bonus, metrics = learn(*parts, batch, k, k_learn, self.spec.horizon or 1)
+        return state._replace(agent=agent, bonus=bonus, k=k, key=key), metrics
+
+    def sample(self, replay: Any, key: Key[Array, ""], new: Fresh | None = None) -> Transition:
+        """A batch of the whole replay; its `extras` are the other steps that the bonus may learn from."""
         k_batch, k_recent = jax.random.split(key)
-        places, window, recent = self.replay.draw(replay, self.batch, k_batch), recent_window(self.bonus), None
-        batch = stack_frames(self.replay.read(replay, *places), self.replay.stack)
+        batch, at = self.replay.batch(replay, self.batch, k_batch)
+        recent, window = batch, recent_window(self.bonus)
         if window is not None:
-            recent = self.replay.draw(replay, DRAWS, k_recent, window)
-            recent = stack_frames(self.replay.read(replay, *recent, self._looks_back), self._looks_back)
-        return batch, recent, places[1] % self.replay.room[0]
+            frames = 1 if isinstance(self.bonus, LastFrame) else self.replay.stack
+            recent = self.replay.recent(replay, DRAWS, k_recent, window, frames)
+        return batch._replace(extras=ReplayContext((new or (batch,))[0], recent, at, new[1] if new else None))
 
-    @property
-    def _looks_back(self) -> int:
-        """Frames of an observation that the bonus looks at."""
-        return 1 if isinstance(self.bonus, LastFrame) else self.replay.stack
+    def act(
+        self,
+        params: PyTree,
+        carry: PyTree,
+        began: Bool[Array, " N"],
+        obs: PyTree,
+        key: Key[Array, ""],
+        explore: bool = True,
+    ) -> tuple[PyTree, Array]:
+        """(carries, actions) for observations [N, ...]. The carry is blank where an episode has just begun.
 
-    def _places(self, replay: ReplayBufferState, rows: int) -> Int[Array, "rows N"]:
-        """Where the last `rows` steps of each stream stand."""
-        number = replay.taken - rows + jnp.arange(rows, dtype=jnp.int32)
-        return jnp.broadcast_to(number[:, None] % self.replay.room[0], (rows, self.replay.streams))
-
-    def _with(self, drawn: Draws, fresh: Fresh) -> Transition:
-        batch, recent, at = jax.tree.map(lambda x: x[None], drawn)  # [1, B], as a rollout's
-        return batch._replace(extras=ReplayContext(fresh[0], batch if recent is None else recent, at, fresh[1]))
-
-    def _learn(
-        self, state: ReplayLearnerState, drawn: Draws, fresh: Fresh, key: Key[Array, ""]
-    ) -> tuple[ReplayLearnerState, Metrics]:
-        run = RunConfig(ExternalEnv(self.spec), self.agent, self._paying, self.bonus_coef)
-        agent, bonus, metrics = learn(run, state.agent, state.bonus, self._with(drawn, fresh), state.k + 1, key)
-        return state._replace(agent=agent, bonus=bonus, k=state.k + 1), metrics
-
-    def act(self, agent: PyTree, obs: PyTree, key: Key[Array, ""], explore: bool = True) -> Array:
-        """Actions for observations [N, ...]."""
+        `params` are `agent.acting_params` of the agent's state.
+        """
         n = jax.tree.leaves(obs)[0].shape[0]
-        act = lambda obs, key: self.agent.act(agent, (), obs, (), key, explore=explore)[1]  # noqa: E731
-        return jax.vmap(act)(obs, jax.random.split(key, n))
+        carry = trees.select(began, self.carries(n), carry)
+        act = lambda carry, obs, key: self.agent.act(params, carry, obs, (), key, explore=explore)[:2]  # noqa: E731
+        return jax.vmap(act)(carry, obs, jax.random.split(key, n))
+
+    def carries(self, n: int) -> PyTree:
+        """The recurrent states of n environments at the start of an episode."""
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *x.shape)), self.agent.carry(self.spec))
 
 
-def _in_turn(update: Callable, state: Any, transitions: Fresh, updates: int) -> tuple[Any, Metrics]:
-    """That many updates, each with its share of what came in."""
-    rows = transitions[0].reward.shape[0]
+def split_over_updates(new: Fresh, updates: int) -> Fresh:
+    """New steps [T, ...] in equal parts, [updates, T / updates, ...]."""
+    rows = new[0].reward.shape[0]
     if updates < 1 or rows % updates:
         raise ValueError(
             f"{rows} new steps cannot be shared out over {updates} updates: take a number of updates that divides the "
             "number of steps."
         )
-    if updates == 1:
-        return update(state, transitions)
-    shares = jax.tree.map(lambda x: x.reshape(updates, rows // updates, *x.shape[1:]), transitions)
-    state, metrics = jax.lax.scan(update, state, shares)
-    return state, jax.tree.map(lambda x: jnp.nanmean(x, 0), metrics)
+    return jax.tree.map(lambda x: x.reshape(updates, rows // updates, *x.shape[1:]), new)
 
 
-class CompiledLearner(NamedTuple):
-    """The compiled calls of a learner. Whatever takes a state takes it over: its arrays are used again."""
+class ReplayRunState(NamedTuple):
+    """Everything of a run that changes; `run.k` counts updates and `k` iterations."""
 
-    start: Callable  # (key) -> state
-    store: Callable  # (state, came) -> state
-    introduce: Callable  # (state, rows) -> state
-    advance: Callable  # (state, came, updates) -> state, metrics
-    act: Callable  # (agent state, obs, key) -> actions
-    best: Callable  # the same without exploration
+    run: RunState
+    replay: SequenceBufferState
+    k: Int[Array, ""]
+
+    @property
+    def env(self) -> Environment:
+        """The environment as it was settled, and below what acts in it, as the state of any other run has them."""
+        return self.run.env
+
+    @property
+    def agent(self) -> PyTree:
+        return self.run.agent
+
+    @property
+    def bonus(self) -> PyTree:
+        return self.run.bonus
 
 
-def programs(learner: ReplayLearner, lanes: bool = False, level: int | None = None) -> CompiledLearner:
-    """The calls of one seed, or of many as lanes of one program, all leaves with one more axis in front.
+class ReplayRun(Trial):
+    """A run in compiled environments whose agent learns from a replay of sequences.
 
-    Lanes suit vectors. Convolutions with other weights in each lane become grouped ones, which are slow: with pixels
-    let each seed have a state of its own and call the same programs in turn. `level` is how hard the compiler tries.
+    One iteration takes `run.unroll` steps of each of `run.n_envs` environments and then learns `updates` times from
+    `batch` windows each; `updates` must divide `run.unroll`. Before the first, `prefill` steps of each environment are
+    taken at random. Dreamer v1 has 100 updates after 500 steps of one environment, and 2500 steps at random. The
+    length of a run is told here, not by its `run`.
+
+    run = RunConfig(grid, Dreamer(ends=True), RND(), n_envs=8, unroll=100)
+    trial = ReplayRun(run, SequenceBuffer(ReplayBuffer(20_000, streams=8)))
     """
-    options: dict[str, Any] = {} if level is None else {"xla_backend_optimization_level": level}
-    compiled, pure = functools.partial(jax.jit, compiler_options=options or None), functions(learner, lanes)
-    return CompiledLearner(
-        compiled(pure.start),
-        compiled(pure.store, donate_argnums=0),
-        compiled(pure.introduce, static_argnums=1, donate_argnums=0),
-        compiled(pure.advance, static_argnums=2, donate_argnums=0),
-        compiled(pure.act),
-        compiled(pure.best),
-    )
+
+    run: RunConfig
+    replay: SequenceBuffer = SequenceBuffer()
+    batch: int = eqx.field(static=True, default=50)
+    updates: int = eqx.field(static=True, default=100)
+    prefill: int = eqx.field(static=True, default=2500)
+    iterations: int = eqx.field(static=True, default=1000)
+    every: int = eqx.field(static=True, default=10)
+    episodes: int = eqx.field(static=True, default=32)  # of one evaluation
+
+    def __check_init__(self):
+        for name in ("batch", "updates", "iterations", "every", "episodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"A run of Dreamer takes {name} of at least 1, got {getattr(self, name)}.")
+
+    def fits(self) -> None:
+        """Refuse settings that do not fit each other, once all are known."""
+        run, streams = self.run, self.replay.steps.streams
+        if streams != run.n_envs:
+            raise ValueError(
+                f"The replay keeps {streams} streams and the run has {run.n_envs} environments: give the replay's "
+                f"steps streams={run.n_envs}."
+            )
+        if run.unroll % self.updates:
+            raise ValueError(
+                f"Each of updates={self.updates} updates takes its share of run.unroll={run.unroll} new steps: take a "
+                "number of updates that divides the number of steps."
+            )
+        if self.prefill < self.replay.length:
+            raise ValueError(
+                f"A first window takes {self.replay.length} steps of an environment, and prefill={self.prefill} are "
+                "taken at random: raise prefill, or draw shorter windows."
+            )
+
+    @property
+    def env(self) -> Environment:
+        """What other runs have as fields of their own, here and below."""
+        return self.run.env
+
+    @property
+    def agent(self) -> Agent:
+        return self.run.agent
+
+    @property
+    def bonus(self) -> Bonus:
+        return self.run.bonus
+
+    @property
+    def bonus_coef(self) -> Schedule:
+        return self.run.bonus_coef
+
+    @property
+    def n_envs(self) -> int:
+        return self.run.n_envs
+
+    @property
+    def unroll(self) -> int:
+        return self.run.unroll
+
+    def learner(self, env: Environment) -> ReplayLearner:
+        """The learner of this run."""
+        spec = env.spec._replace(goal=self.run.bonus.memory.goal(env.spec))
+        return ReplayLearner(spec, self.run.agent, self.run.bonus, self.run.bonus_coef, self.replay, self.batch)
+
+    def start(self, key: Key[Array, ""]) -> ReplayRunState:
+        self.fits()
+        k_run, k_random, k_roll = jax.random.split(key, 3)
+        state = start(dataclasses.replace(self.run, bonus=under_replay(self.run.bonus)), k_run)
+        note = trees.index(state.streams.note, 0)
+        replay = self.replay.init(state.env.spec, (note, note))
+        random = RandomPolicy(self.run.agent)
+        rolled = rollout(
+            state.env, random, self.run.bonus, random.init(k_random, state.env.spec), state.bonus, state.streams,
+            self.prefill, k_roll, reserve=state.reserve,
+        )  # fmt: skip
+        replay = self.learner(state.env).store(replay, rolled.batch)
+        state = state._replace(streams=rolled.streams, reserve=rolled.reserve)
+        return ReplayRunState(state, replay, jnp.zeros((), jnp.int32))
+
+    def advance(self, state: ReplayRunState) -> tuple[ReplayRunState, Metrics]:
+        run, before = self.run, state.run
+        key, k_roll, k_learn, k_fresh = jax.random.split(before.key, 4)
+        rolled = collect(run, before, k_roll)
+        known = ReplayLearnerState(before.agent, before.bonus, state.replay, before.k, k_learn)
+        known, metrics = self.learner(before.env).advance(known, rolled.batch._replace(extras=()), self.updates)
+        after = before._replace(agent=known.agent, bonus=known.bonus, k=known.k)
+        after = renew_slots(run, update_probes(run, after, rolled.batch), rolled, key, k_fresh)
+        return ReplayRunState(after, known.replay, state.k + 1), {**episode_metrics(rolled.ended), **metrics}  # type: ignore[arg-type]
+
+    def snapshot(self, state: ReplayRunState) -> dict[str, Array]:
+        return self.run.snapshot(state.run)
 
 
-def functions(learner: ReplayLearner, lanes: bool = False) -> CompiledLearner:
-    """The same calls, not compiled: for whoever compiles something around them."""
-    many = jax.vmap if lanes else lambda fn: fn
+class RandomPolicy(Agent):
+    """Acts at random in the place of another agent, whose recurrent state it leaves alone."""
 
-    def introduce(state, rows):
-        return many(lambda state: learner.introduce(state, rows))(state)
+    agent: Agent
 
-    def advance(state, transitions, updates=1):
-        return many(lambda state, transitions: learner.advance(state, transitions, updates))(state, transitions)
+    def init(self, key, spec):
+        return Uniform().init(key, spec)
 
-    def best(agent, obs, key):
-        return learner.act(agent, obs, key, explore=False)
+    def carry(self, spec):
+        return self.agent.carry(spec)
 
-    return CompiledLearner(many(learner.start), many(learner.store), introduce, advance, many(learner.act), many(best))
+    def act(self, state, carry, obs, goal, key, *, explore=True):
+        return Uniform().act(state, carry, obs, goal, key)
+
+    def update(self, state, batch, reward_fn, key):
+        return state, {}

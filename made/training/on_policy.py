@@ -12,7 +12,16 @@ from made.core import Agent, Bonus, Environment, Metrics, Transition, require_fi
 from made.core.schedules import Constant, Schedule
 from made.core.trial import Trial
 from made.training.probes import Probe, ProbeContext
-from made.training.rollout import EnvSlot, EpisodeEnds, ResetPool, refill_pool, reset_slots, rollout
+from made.training.rollout import (
+    EnvSlot,
+    EpisodeEnds,
+    ResetPool,
+    RolloutResult,
+    first_episodes,
+    refill_pool,
+    reset_slots,
+    rollout,
+)
 
 
 class RunConfig(Trial):
@@ -71,61 +80,102 @@ class RunState(NamedTuple):
     key: Key[Array, ""]
 
 
-def start(run: RunConfig, key: Key[Array, ""]) -> RunState:
-    """Line 2 of Algorithm 1: nothing seen yet."""
+def start(run: RunConfig, key: Key[Array, ""], slots: bool = True) -> RunState:
+    """Line 2 of Algorithm 1: nothing seen yet. Without `slots` for environments that are stepped on the host."""
     k_env, k_agent, k_bonus, k_streams, _, k_watch, k_next = jax.random.split(key, 7)
     env = run.env.sample_task(k_env)
     spec = env.spec._replace(goal=run.bonus.memory.goal(env.spec))
     agent, bonus = run.agent.init(k_agent, spec), run.bonus.init(k_bonus, spec)
-    n, reserve = run.n_envs, None
-    if run.resets_per_update is None:
+    n, streams, reserve = run.n_envs, (), None
+    if slots and run.resets_per_update is None:
         streams = reset_slots(env, run.agent, run.bonus, bonus, n, k_streams)
-    else:  # the first and those in waiting in one go: a generator of levels is long to compile
+    elif slots:  # slots and pool in one call: a generator of levels is slow to compile
         both = reset_slots(env, run.agent, run.bonus, bonus, (1 + run.pool_per_env) * n, k_streams)
         streams, waiting = (jax.tree.map(lambda x, part=part: x[part], both) for part in (slice(n), slice(n, None)))
         reserve = ResetPool(waiting, jnp.zeros(run.pool_per_env * n, bool))
     watch_keys = jax.random.split(k_watch, len(run.probes)) if run.probes else ()
     probe_states = tuple(watch.init(k, spec) for watch, k in zip(run.probes, watch_keys, strict=True))
-    return RunState(env, agent, bonus, streams, reserve, probe_states, jnp.zeros((), jnp.int32), k_next)
+    return RunState(env, agent, bonus, streams, reserve, probe_states, jnp.zeros((), jnp.int32), k_next)  # type: ignore[arg-type]
 
 
 def learn(
-    run: RunConfig, agent: PyTree, bonus: PyTree, batch: Transition, k: Int[Array, ""], key: Key[Array, ""]
+    agent: Agent,
+    bonus: Bonus,
+    bonus_coef: Schedule,
+    states: tuple[PyTree, PyTree],
+    batch: Transition,
+    k: Int[Array, ""],
+    key: Key[Array, ""],
+    horizon: int,
 ) -> tuple[PyTree, PyTree, Metrics]:
-    """Lines 4 to 6 of Algorithm 1, in that order, for compiled and host experience alike.
+    """Lines 4 to 6 of Algorithm 1, in that order, for rollouts and batches of a replay buffer alike.
 
     update the density estimates; r_k = r + tau_k bonus, Eq. (5); plan on r_k.
-    The bonus is updated first, so its counts include the visit they pay for.
+    The bonus is updated first, so its counts include the visit that it rewards.
+
+    Args:
+        agent: Plans on r_k.
+        bonus: The bonus b_k.
+        bonus_coef: tau_k.
+        states: Of the agent and of the bonus.
+        batch: Experience, leaves [T, N, ...].
+        k: Number of this update, from 1 on.
+        key: A random key.
+        horizon: Steps of an episode, for the metric `bonus_strength`.
+
+    Returns:
+        The new states of agent and bonus, and metrics.
     """
     k_bonus, k_agent = jax.random.split(key)
-    bonus, of_bonus = run.bonus.update(bonus, batch, k_bonus)
-    if run.bonus.reads and "value" not in run.bonus.reads:  # else it pays the same everywhere, or needs a planner
-        paid = run.bonus.reward(bonus, batch).mean()
-        strength = bonus_strength(run.bonus_coef(k), paid, run.env.spec.horizon or run.unroll)
-        of_bonus = {**of_bonus, "bonus": paid, "bonus_strength": jnp.asarray(strength)}
+    bonus_state, of_bonus = bonus.update(states[1], batch, k_bonus)
+    if bonus.reads and "value" not in bonus.reads:  # else it is the same everywhere, or needs a planner
+        mean = bonus.reward(bonus_state, batch).mean()
+        of_bonus = {**of_bonus, "bonus": mean}
+        of_bonus["bonus_strength"] = jnp.asarray(bonus_strength(bonus_coef(k), mean, horizon))
 
     def reward_fn(batch: Transition, *, value: Array | None = None) -> Array:
-        require_fields(run.bonus, batch, value)
-        return batch.reward + run.bonus_coef(k) * run.bonus.reward(bonus, batch, value=value)
+        require_fields(bonus, batch, value)
+        return batch.reward + bonus_coef(k) * bonus.reward(bonus_state, batch, value=value)
 
-    agent, of_agent = run.agent.update(agent, batch, reward_fn, k_agent)
-    return agent, bonus, {**of_bonus, **of_agent}
+    agent_state, of_agent = agent.update(states[0], batch, reward_fn, k_agent)
+    return agent_state, bonus_state, {**of_bonus, **of_agent}
 
 
 def iterate(run: RunConfig, state: RunState) -> tuple[RunState, Metrics]:
-    """One iteration k: pure, so it may be jitted, scanned over k and vmapped over lanes."""
+    """One iteration k: pure, so it may be jitted, scanned over k and vmapped over runs."""
     key, k_roll, k_learn, k_fresh = jax.random.split(state.key, 4)
-    k, parts = state.k + 1, (state.env, run.agent, run.bonus)
-    rolled = rollout(*parts, state.agent, state.bonus, state.streams, run.unroll, k_roll, reserve=state.reserve)
-    agent, bonus, metrics = learn(run, state.agent, state.bonus, rolled.batch, k, k_learn)
+    rolled = collect(run, state, k_roll)
+    after, metrics = improve(run, state, rolled.batch, k_learn)
+    return renew_slots(run, after, rolled, key, k_fresh), {**episode_metrics(rolled.ended), **metrics}
+
+
+def collect(run: RunConfig, state: RunState, key: Key[Array, ""]) -> RolloutResult:
+    """The rollout of one iteration."""
+    parts = (state.env, run.agent, run.bonus, state.agent, state.bonus)
+    return rollout(*parts, state.streams, run.unroll, key, reserve=state.reserve)
+
+
+def improve(run: RunConfig, state: RunState, batch: Transition, key: Key[Array, ""]) -> tuple[RunState, Metrics]:
+    """Learn from the rollout of one iteration, wherever it was collected."""
+    k, horizon = state.k + 1, run.env.spec.horizon or run.unroll
+    parts = (run.agent, run.bonus, run.bonus_coef, (state.agent, state.bonus))
+    agent, bonus, metrics = learn(*parts, batch, k, key, horizon)
+    return update_probes(run, state._replace(agent=agent, bonus=bonus, k=k), batch), metrics
+
+
+def update_probes(run: RunConfig, state: RunState, batch: Transition) -> RunState:
+    """The state with its probes updated from the batch of iteration `state.k`."""
+    each = zip(run.probes, state.probe_states, strict=True)
+    return state._replace(probe_states=tuple(probe.update(seen, batch, state.k) for probe, seen in each))
+
+
+def renew_slots(run: RunConfig, state: RunState, rolled: RolloutResult, key: Array, k_reset: Array) -> RunState:
+    """The state with the slots that a rollout left. Used entries of the reset pool are replaced."""
     reserve = rolled.reserve
     if reserve is not None and run.resets_per_update is not None:
-        reserve = refill_pool(reserve, reset_slots(*parts, bonus, run.resets_per_update, k_fresh))
-    probe_states = tuple(
-        watch.update(seen, rolled.batch, k) for watch, seen in zip(run.probes, state.probe_states, strict=True)
-    )
-    after = RunState(state.env, agent, bonus, rolled.streams, reserve, probe_states, k, key)
-    return after, {**episode_metrics(rolled.ended), **metrics}
+        parts = (state.env, run.agent, run.bonus, state.bonus)
+        reserve = refill_pool(reserve, reset_slots(*parts, run.resets_per_update, k_reset))
+    return state._replace(streams=rolled.streams, reserve=reserve, key=key)
 
 
 def episode_metrics(ended: EpisodeEnds) -> Metrics:
@@ -148,11 +198,6 @@ def evaluate(run: RunConfig, state: RunState, episodes: int, key: Key[Array, ""]
     steps = steps or run.env.spec.horizon
     if steps is None:
         raise ValueError("This environment has no horizon: say how many steps an evaluation may take, steps=...")
-    k_start, k_roll = jax.random.split(key)
-    parts = (state.env, run.agent, run.bonus)
-    streams = reset_slots(*parts, state.bonus, episodes, k_start)
-    spare = ResetPool(streams, jnp.ones(episodes, bool))  # what comes after the first episode does not count
-    ended = rollout(*parts, state.agent, state.bonus, streams, steps, k_roll, reserve=spare, explore=False).ended
-    first = ended.done & (jnp.cumsum(ended.done, axis=0) == 1)
-    ends = episode_metrics(ended._replace(done=first))
+    parts = (state.env, run.agent, run.bonus, state.agent, state.bonus)
+    ends = episode_metrics(first_episodes(*parts, episodes, steps, key))
     return {"eval_return": ends["return"], "eval_length": ends["length"], "eval_episodes": ends["episodes"]}

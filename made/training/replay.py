@@ -5,7 +5,6 @@ last step. A naive replay keeps two stacks of three frames for each step, six ti
 for 100,000 steps of 100 x 100 pixels.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,6 +15,9 @@ from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from made.core import EpisodeNote, Space, Spec, Transition
 from made.training import memory
+
+Notes = tuple[EpisodeNote, EpisodeNote]  # of a step, beside its observation and its next one
+NO_NOTES: Notes = (EpisodeNote(), EpisodeNote())
 
 
 class ReplayBufferState(NamedTuple):
@@ -69,25 +71,16 @@ class ReplayBuffer(eqx.Module):
         steps = self.capacity // self.streams
         return steps, steps + -(-steps // self.shortest) + self.stack + 1
 
-    def size_of(self, spec: Spec, notes: tuple[EpisodeNote, EpisodeNote] = (EpisodeNote(), EpisodeNote())) -> int:
+    def size_of(self, spec: Spec, notes: Notes = NO_NOTES) -> int:
         """Bytes that it takes, known before anything is allocated."""
-        shapes = jax.tree.leaves(self.shapes(spec, notes))
-        return sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in shapes)
+        return memory.size_of(jax.eval_shape(lambda: self._blank(spec, notes)))
 
-    def shapes(
-        self, spec: Spec, notes: tuple[EpisodeNote, EpisodeNote] = (EpisodeNote(), EpisodeNote())
-    ) -> ReplayBufferState:
-        """What its state looks like."""
-        return jax.eval_shape(lambda: self._blank(spec, notes))
-
-    def init(
-        self, spec: Spec, notes: tuple[EpisodeNote, EpisodeNote] = (EpisodeNote(), EpisodeNote())
-    ) -> ReplayBufferState:
+    def init(self, spec: Spec, notes: Notes = NO_NOTES) -> ReplayBufferState:
         """Nothing held, on the device. `notes` are a bonus's notes of one step, where it writes any."""
         require_memory(self.size_of(spec, notes), "replay.capacity")
         return self._blank(spec, notes)
 
-    def _blank(self, spec: Spec, notes: tuple[EpisodeNote, EpisodeNote]) -> ReplayBufferState:
+    def _blank(self, spec: Spec, notes: Notes) -> ReplayBufferState:
         n, (c, f) = self.streams, self.room
         zeros = lambda shape, dtype, length: jnp.zeros((n, length, *shape), dtype)  # noqa: E731
         frames = jax.tree.map(
@@ -110,7 +103,7 @@ class ReplayBuffer(eqx.Module):
             )
         return (*space.shape[:-1], space.shape[-1] // self.stack)
 
-    def push(self, state: ReplayBufferState, step: Transition) -> ReplayBufferState:
+    def add(self, state: ReplayBufferState, step: Transition) -> ReplayBufferState:
         """Store one step of every stream, leaves [N, ...]; next_obs is the true successor, also where an episode ends.
 
         Images may be given as stacks or as their last frames alone. That of `obs` is written again where the episode
@@ -136,7 +129,7 @@ class ReplayBuffer(eqx.Module):
         return after._replace(first=self._oldest(after))
 
     def _oldest(self, state: ReplayBufferState) -> Int[Array, " N"]:
-        """The oldest step that can be drawn after a push. It wrote two frames at most, which 2 * stack steps needed."""
+        """The oldest step that can be drawn after `add`, which wrote over the frames of at most 2 * stack steps."""
         c, f = self.room
         first = jnp.maximum(state.first, state.taken - c)
         number = first[:, None] + np.arange(2 * self.stack, dtype=np.int32)
@@ -169,14 +162,29 @@ class ReplayBuffer(eqx.Module):
     ) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
         """(stream, number) of n steps drawn evenly with replacement, for `read`."""
         index = jax.random.randint(key, (n,), 0, jnp.maximum(self.size(state, window), 1))
-        return self._numbered(state, index, window)
+        return self.numbered(state, index, window)
 
-    def take(self, state: ReplayBufferState, index: Int[Array, "*b"], window: Array | int | None = None) -> RawBatch:
-        """The steps of those numbers below `size`: the latest of the first stream is 0, the one before it 1, ..."""
-        return self.read(state, *self._numbered(state, index, window))
+    def batch(self, state: ReplayBufferState, n: int, key: Key[Array, ""]) -> tuple[Transition, Int[Array, "1 n"]]:
+        """n steps sampled uniformly, leaves [1, n, ...], and their indices."""
+        stream, number = self.draw(state, n, key)
+        steps = stack_frames(self.read(state, stream, number), self.stack)
+        return jax.tree.map(lambda x: x[None], (steps, number % self.room[0]))
 
-    def _numbered(self, state: ReplayBufferState, index: Any, window: Any) -> tuple[Any, Any]:
-        """(stream, number counted from the very first) of such steps."""
+    def recent(
+        self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Array | int, stack: int | None = None
+    ) -> Transition:
+        """n steps sampled uniformly from the last `window`, leaves [1, n, ...]; of `stack` frames if that is given."""
+        stack = stack or self.stack
+        steps = stack_frames(self.read(state, *self.draw(state, n, key, window), stack), stack)
+        return jax.tree.map(lambda x: x[None], steps)
+
+    def indices(self, state: ReplayBufferState, rows: int) -> Int[Array, "rows N"]:
+        """The indices of the last `rows` steps of every stream."""
+        number = state.taken - rows + jnp.arange(rows, dtype=jnp.int32)
+        return jnp.broadcast_to(number[:, None] % self.room[0], (rows, self.streams))
+
+    def numbered(self, state: ReplayBufferState, index: Any, window: Any = None) -> tuple[Any, Any]:
+        """(stream, number) of steps by their index below `size`; 0 is the latest of the first stream."""
         if self.streams == 1:
             return jnp.zeros_like(index), state.taken - 1 - index
         ends = jnp.cumsum(self._held(state, window))

@@ -141,6 +141,26 @@ def rollout(
     return RolloutResult(streams, batch, ended, ResetPool(reserve.start, used.reshape(-1)))
 
 
+def first_episodes(
+    env: Environment,
+    agent: Agent,
+    bonus: Bonus,
+    agent_state: PyTree,
+    bonus_state: PyTree,
+    n: int,
+    steps: int,
+    key: Key[Array, ""],
+    explore: bool = False,
+) -> EpisodeEnds:
+    """The ends of the first episode in each of n environments, leaves [steps, n]. Nothing is learnt."""
+    k_start, k_roll = jax.random.split(key)
+    streams = reset_slots(env, agent, bonus, bonus_state, n, k_start)
+    pool = ResetPool(streams, jnp.ones(n, bool))  # what comes after the first episode does not count
+    parts = (env, agent, bonus, agent_state, bonus_state)
+    ended = rollout(*parts, streams, steps, k_roll, reserve=pool, explore=explore).ended
+    return ended._replace(done=ended.done & (jnp.cumsum(ended.done, axis=0) == 1))
+
+
 def refill_pool(reserve: ResetPool, fresh: EnvSlot) -> ResetPool:
     """Put fresh episodes, leaves [K, ...], in the place of used ones, as many as there are of either."""
     m, k = reserve.used.shape[0], fresh.total.shape[0]

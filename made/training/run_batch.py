@@ -9,18 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from made.core import Metrics, trees
+from made.core import trees
 from made.core.config import config_id
-from made.core.trial import EPISODE_MEANS, Record, Trial, rows_of, structure
-
-
-def mean_weight(name: str, metrics: Metrics) -> Array:
-    """How much one update counts in the mean of a log interval: its ended episodes for an episode mean, else 1.
-
-    Updates in which few episodes end must not count as much as those in which many end: with long time limits the few
-    are the early successes, and an unweighted mean of per-update means overstates the return.
-    """
-    return metrics["episodes"] if name in EPISODE_MEANS and "episodes" in metrics else jnp.ones(())
+from made.core.trial import Record, Trial, rows_of, structure
+from made.training import sharding
+from made.training.backends import compiled_envs
 
 
 def group_by_program(trials: Sequence[Trial]) -> list[list[int]]:
@@ -71,42 +64,19 @@ def _record(columns: dict[str, np.ndarray], step: np.ndarray, lane: int) -> Reco
     return Record({"step": step, **rows}, arrays)
 
 
-def _start(lanes: Trial, seeds: Array) -> PyTree:
-    return jax.vmap(lambda trial, seed: trial.start(jax.random.key(seed)))(lanes, seeds)
-
-
 def _chunk(lanes: Trial, state: PyTree, rows: int) -> tuple[PyTree, dict[str, Array]]:
     def lane(trial: Trial, state: PyTree):
         def row(state, _):
-            state, scalars = jax.lax.scan(lambda s, _: trial.advance(s), state, None, trial.every)
-            return state, _interval_means(scalars) | trial.snapshot(state)
+            state, sums = compiled_envs.run_interval(trial, state, trial.every)
+            return state, compiled_envs.means(sums) | trial.snapshot(state)
 
         return jax.lax.scan(row, state, None, rows)
 
     return jax.vmap(lane)(lanes, state)
 
 
-def _interval_means(metrics: Metrics) -> Metrics:
-    """The mean of each metric over the updates of a log interval, leaves [every]; NaN marks an update without data."""
-    weighted = [name for name in EPISODE_MEANS if name in metrics and "episodes" in metrics]
-    means = {name: jnp.nanmean(x, axis=0) for name, x in metrics.items() if name not in weighted}
-    for name in weighted:
-        weight = jnp.where(jnp.isnan(metrics[name]), 0.0, mean_weight(name, metrics))
-        total, episodes = (weight * jnp.nan_to_num(metrics[name])).sum(), weight.sum()
-        means[name] = jnp.where(episodes > 0, total / jnp.maximum(episodes, 1), jnp.nan)
-    return {name: means[name] for name in metrics}
-
-
 @functools.cache
 def _programs() -> tuple[Callable, Callable]:
-    """The two programs, compiled with settings that suit the backend.
-
-    On a CPU, LLVM's higher levels double the compile time and gain nothing on these small loops; `_start` runs once.
-    """
-    if jax.default_backend() != "cpu":
-        return jax.jit(_start), jax.jit(_chunk, static_argnums=2)
-    quick = lambda level: {"xla_backend_optimization_level": level}  # noqa: E731
-    return (
-        jax.jit(_start, compiler_options=quick(0)),
-        jax.jit(_chunk, static_argnums=2, compiler_options=quick(1)),
-    )
+    """The programs of the first state and of a chunk. The first runs once, so it is compiled in little time."""
+    start = jax.jit(compiled_envs.begin, compiler_options=sharding.options(0))
+    return start, jax.jit(_chunk, static_argnums=2, compiler_options=sharding.options(1))

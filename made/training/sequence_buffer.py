@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
-from made.core import EpisodeNote, Spec, Transition
+from made.core import Spec, Transition
 from made.training.replay import (
+    NO_NOTES,
+    Notes,
     RawBatch,
     ReplayBuffer,
     ReplayBufferState,
@@ -66,28 +68,21 @@ class SequenceBuffer(eqx.Module):
         """Steps that are held."""
         return self.steps.capacity
 
-    def size_of(self, spec: Spec, notes: tuple[EpisodeNote, EpisodeNote] = (EpisodeNote(), EpisodeNote())) -> int:
+    def size_of(self, spec: Spec, notes: Notes = NO_NOTES) -> int:
         """Bytes that it takes, known before anything is allocated."""
         return self.steps.size_of(spec, notes) + 4 * self.steps.streams * self.steps.room[0]
 
-    def init(
-        self, spec: Spec, notes: tuple[EpisodeNote, EpisodeNote] = (EpisodeNote(), EpisodeNote())
-    ) -> SequenceBufferState:
+    def init(self, spec: Spec, notes: Notes = NO_NOTES) -> SequenceBufferState:
         """Nothing held, on the device. `notes` are a bonus's notes of one step, where it writes any."""
         require_memory(self.size_of(spec, notes), "replay.steps.capacity")
         steps = self.steps.init(spec, notes)
         return SequenceBufferState(steps, jnp.zeros_like(steps.at))
 
-    def push(self, state: SequenceBufferState, step: Transition) -> SequenceBufferState:
+    def add(self, state: SequenceBufferState, step: Transition) -> SequenceBufferState:
         """Store one step of every stream, leaves [N, ...]; next_obs is the true successor."""
-        slot, begun = self._episode_start(state)
-        return SequenceBufferState(self.steps.push(state.steps, step), state.begun.at[:, slot].set(begun))
-
-    def _episode_start(self, state: SequenceBufferState) -> tuple[Any, Any]:
-        """(where the next step goes, the number of its episode's first one)."""
         steps, room = state.steps, self.steps.room[0]
-        before = state.begun[:, (steps.taken - 1) % room]
-        return steps.taken % room, jnp.where(steps.begins, steps.taken, before)
+        begun = jnp.where(steps.begins, steps.taken, state.begun[:, (steps.taken - 1) % room])
+        return SequenceBufferState(self.steps.add(steps, step), state.begun.at[:, steps.taken % room].set(begun))
 
     def last_steps(self, state: SequenceBufferState) -> Bool[Array, "N C"]:
         """Which of the steps, where they lie, a window can end with."""
@@ -120,11 +115,19 @@ class SequenceBuffer(eqx.Module):
         index = jax.random.randint(key, (n,), 0, jnp.maximum(self.size(state), 1))
         return stack_frames(self.take(state, index), self.stack)
 
-    def recent(self, state: SequenceBufferState, n: int, key: Key[Array, ""], window: Array | int) -> Transition:
-        """n single steps drawn evenly from the last `window`, leaves [1, n, ...]."""
-        drawn = self.steps.sample(state.steps, n, key, window)
-        return jax.tree.map(lambda x: x[None], drawn)
+    def batch(self, state: SequenceBufferState, n: int, key: Key[Array, ""]) -> tuple[Transition, None]:
+        """`sample`. Steps of windows have no indices, because no bonus keeps features of them."""
+        return self.sample(state, n, key), None
+
+    def recent(
+        self, state: SequenceBufferState, n: int, key: Key[Array, ""], window: Array | int, stack: int | None = None
+    ) -> Transition:
+        """n single steps sampled uniformly from the last `window`, leaves [1, n, ...]."""
+        return self.steps.recent(state.steps, n, key, window, stack)
 
     def latest(self, state: SequenceBufferState, rows: int) -> Transition:
         """The last `rows` steps of every stream, oldest first, leaves [rows, N, ...]. So many must be held."""
         return self.steps.latest(state.steps, rows)
+
+    def indices(self, state: SequenceBufferState, rows: int) -> None:
+        """None: see `batch`."""

@@ -1,29 +1,32 @@
-"""Where the lanes of a run live: on one device, seeds spread over several, or environments spread too.
+"""Where the arrays of a run are: on one device, or spread over several devices and processes.
 
-Seeds know nothing of each other, so each device runs its own share of them (`jax.shard_map`). Where devices are left
-over, the environments of a seed are spread: arrays are placed by environment and the compiler splits the program and
-adds up what must be added. That is the same computation up to the order of its sums.
+Seeds are independent, so each device runs its own part of them (`jax.shard_map`). If there are more devices than seeds,
+the environments of a seed are spread: arrays are placed by environment and the compiler splits the program and adds up
+what must be added. That is the same computation up to the order of its sums.
 
-The devices may belong to several processes (`made.training.backends.distributed`). Then every process makes the same
-calls and holds the arrays of its own devices, and all of them get the metrics.
+The devices may belong to several processes. Then every process makes the same calls and holds the arrays of its own
+devices, and all of them get the metrics.
 """
 
-import functools
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from made.core import trees
-from made.training.backends import compiled_envs
-from made.training.on_policy import RunConfig, RunState
+from made.training.on_policy import RunState
 
 LANES, ENVS = "lanes", "envs"
+WAIT_S = 120  # for the other processes to join
+DEAD_S = 30  # without a sign of life from one of them, all end: JAX aborts what waits for it
+T = TypeVar("T")
 
 
 def mesh_of(devices: int, seeds: int, n_envs: int) -> Mesh | None:
@@ -108,47 +111,6 @@ def gathered(tree: PyTree, mesh: Mesh | None) -> PyTree:
     return jax.tree.map(own, numbers, tree)
 
 
-def compile_begin(mesh: Mesh | None, where: PyTree) -> Any:
-    """Compile `compiled_envs.begin` as a function of (lanes, seeds). With several processes its state is sharded."""
-    if mesh is None or jax.process_count() == 1:
-        return jax.jit(compiled_envs.begin, compiler_options=options(0))
-    return jax.jit(compiled_envs.begin, out_shardings=where, compiler_options=options(0))
-
-
-def compile_advance(runs: RunConfig, like: RunState, mesh: Mesh | None) -> jax.stages.Compiled:
-    """`compiled_envs.advance` for states of these shapes, ready to be called."""
-    shapes = (jax.eval_shape(lambda x: x, runs), like, jax.ShapeDtypeStruct((), "int32"))
-    if mesh is None:
-        program = jax.jit(compiled_envs.advance, compiler_options=options(1))
-        return program.lower(*shapes).compile()
-    by_seed, everywhere = (NamedSharding(mesh, spec) for spec in (PartitionSpec(LANES), PartitionSpec()))
-    where = places(like, mesh)
-    ins, outs = (by_seed, where, everywhere), (where, by_seed if jax.process_count() == 1 else everywhere)
-    alone = mesh.shape[ENVS] == 1
-    body = _per_device(compiled_envs.advance, mesh, 2, PartitionSpec()) if alone else compiled_envs.advance
-    program = jax.jit(body, in_shardings=ins, out_shardings=outs, compiler_options=options(1))
-    return program.lower(*shapes).compile()
-
-
-def _per_device(body, mesh: Mesh, spread: int, *rest: PartitionSpec):
-    """Each device works on its own seeds; the first `spread` arguments are split, the rest are not."""
-    by_seed = PartitionSpec(LANES)
-    ins = (*[by_seed] * spread, *rest)
-    # The check of what varies over devices is off: seeds exchange nothing, and agents need not know of devices.
-    return jax.shard_map(body, mesh=mesh, in_specs=ins, out_specs=by_seed, check_vma=False)
-
-
-def examiner(episodes: int, mesh: Mesh | None):
-    """`compiled_envs.evaluate_seeds` as a compiled function of (lanes, state, seeds)."""
-    examine = functools.partial(compiled_envs.evaluate_seeds, episodes=episodes)
-    if mesh is not None and mesh.shape[ENVS] == 1:
-        examine = _per_device(examine, mesh, 3)
-    if mesh is None or jax.process_count() == 1:
-        return jax.jit(examine, compiler_options=options(1))
-    to_all = NamedSharding(mesh, PartitionSpec())
-    return jax.jit(examine, out_shardings=to_all, compiler_options=options(1))
-
-
 def compiled(lowered: Iterable[jax.stages.Lowered]) -> list[jax.stages.Compiled]:
     """Several programs compiled side by side, which leaves Python free."""
     with ThreadPoolExecutor() as pool:
@@ -162,3 +124,84 @@ def options(level: int) -> dict[str, Any]:
     library calls.
     """
     return {"xla_backend_optimization_level": level} if jax.default_backend() == "cpu" else {}
+
+
+# Several processes, on one machine or many: the same command on each, with its number. Every process runs the same
+# program on its own devices. The first alone reads and writes the folder of the run.
+
+
+@contextlib.contextmanager
+def join_processes(hosts: int, host: int, coordinator: str) -> Iterator[None]:
+    """Be process `host` of `hosts` while the block runs; call it before anything is computed.
+
+    The first listens at `coordinator` and nowhere else, so that an address such as 127.0.0.1:9911 stays inside.
+    """
+    if hosts < 1:
+        raise ValueError(f"--hosts must be at least 1, got {hosts}.")
+    if hosts < 2 or not 0 <= host < hosts:
+        raise ValueError(
+            f"--host {host} needs --hosts of 2 or more, and lies between 0 and --hosts less 1; got --hosts {hosts}."
+        )
+    name, colon, port = coordinator.rpartition(":")
+    if not (colon and name and port.isdigit()):
+        raise ValueError(
+            f"--coordinator takes ADDRESS:PORT of the first host, such as 127.0.0.1:9911, not {coordinator!r}."
+        )
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            hosts,
+            host,
+            coordinator_bind_address=coordinator,
+            initialization_timeout=WAIT_S,
+            heartbeat_timeout_seconds=DEAD_S,
+        )
+    except RuntimeError as error:
+        why = " ".join(str(error).split())[:200]
+        raise ValueError(f"The {hosts} hosts did not meet at {coordinator}: {why}") from None
+    try:
+        yield
+    finally:
+        jax.distributed.shutdown()
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes."""
+    return jax.process_index() == 0
+
+
+def on_first_process(by_first: Callable[[], T]) -> T | None:
+    """What the first process returns, None in the others. If it raises ValueError, every process raises."""
+    if jax.process_count() == 1:
+        return by_first()
+    found, refusal = None, None
+    if is_first():
+        try:
+            found = by_first()
+        except ValueError as error:
+            refusal = error
+    fine = bool(broadcast(np.int32(refusal is None)))
+    if refusal is not None:
+        raise refusal
+    if not fine:
+        raise ValueError("The first host refused this run, and its message says why.")
+    return found
+
+
+def broadcast(value: Any) -> Any:
+    """A tree of numbers from the first process to all; the others give one of the same shapes."""
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.broadcast_one_to_all(value)
+
+
+def from_first_process(state: PyTree | None, like: PyTree) -> PyTree:
+    """The state that the first process read, for shapes `like`; the others give None."""
+    as_data = lambda x: jax.random.key_data(x) if trees.is_key(x) else x  # noqa: E731
+    if state is None:
+        shapes = jax.eval_shape(lambda state: jax.tree.map(as_data, state), like)
+        data = broadcast(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes))
+    else:
+        data = broadcast(jax.tree.map(as_data, state))
+    as_key = lambda x, of: jax.random.wrap_key_data(jnp.asarray(x)) if trees.is_key(of) else x  # noqa: E731
+    return jax.tree.map(as_key, data, like)

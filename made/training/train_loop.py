@@ -9,74 +9,53 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from made.core.trial import TimeLimitReached
-from made.training import checkpoint, memory, run_dir, sharding, signals
-from made.training.backends import compiled_envs
+from made.training import checkpoint, run_dir, sharding, signals
+from made.training.backends import Backend
 from made.training.loggers import Line, Writer
 from made.training.nan_check import NaNCheck
-from made.training.on_policy import RunConfig, RunState
 from made.training.provenance import provenance
 from made.training.train_plan import TrainPlan
-
-
-class Backend(NamedTuple):
-    """What runs on the devices, compiled or about to be."""
-
-    runs: RunConfig  # the run, once for each seed
-    seeds: Array
-    like: RunState  # shapes of the state
-    begin: Callable  # (runs, seeds) -> the state before the first update
-    advance: Callable  # (runs, state, updates) -> the state after them, and the row they make
-    examine: Callable
-    place: Callable[[RunState], RunState]
 
 
 class TrainState(NamedTuple):
     """A run at the end of a log interval; `made.train` returns the last one."""
 
-    state: RunState  # leaves [seeds, ...]; for other configurations what their `start` returns
+    state: Any  # a RunState, leaves [seeds, ...]; for other configurations what their `start` returns
     update: int  # updates done
     seconds: float  # of training, those before an interruption included
 
 
-def prepare(plan: TrainPlan, count: int = 1, compiling: Callable[[], None] = lambda: None) -> Backend:
-    """Compile for that many devices; refuses a run that does not fit into their memory before anything is run.
+def restore_or_init(plan: TrainPlan, backend: Backend, out: Path) -> TrainState:
+    """The newest complete checkpoint of the folder, or the start. Log records after it are dropped.
 
-    `compiling` hears when that begins, after all that can be refused before it.
+    The first process reads the folder and sends the others what it read.
     """
-    mesh = sharding.mesh_of(count, len(plan.seeds), plan.run.n_envs)
-    runs, seeds = compiled_envs.replicate(plan.run, len(plan.seeds)), jnp.asarray(plan.seeds, jnp.uint32)
-    like = jax.eval_shape(compiled_envs.begin, runs, seeds)
-    free = memory.free(count)
-    state = 2 * memory.size_of(like) // count  # before an update and after it; known without compiling
-    memory.demand(state, free, len(plan.seeds), exact=False)
-    compiling()
-    advance = sharding.compile_advance(runs, like, mesh)
-    memory.demand(memory.needed(advance), free, len(plan.seeds))
-    where = None if mesh is None else sharding.places(like, mesh)
-    put = lambda state: sharding.place(state, mesh, where)  # noqa: E731
-    runs, seeds = sharding.place(runs, mesh), sharding.place(seeds, mesh)
-    begin = jax.jit(compiled_envs.begin, compiler_options=sharding.options(0))
-    return Backend(runs, seeds, like, begin, advance, sharding.examiner(plan.episodes, mesh), put)
+    found = sharding.on_first_process(lambda: _restored(plan, backend, out))
+    if jax.process_count() > 1:
+        update, seconds = found[1:] if found else (0, 0.0)
+        update, seconds = (x.item() for x in sharding.broadcast((np.int32(update), np.float64(seconds))))
+        if update:
+            state = sharding.from_first_process(found.state if found else None, backend.like())
+            found = TrainState(state, update, seconds)
+    return TrainState(backend.init(), 0, 0.0) if found is None else found._replace(state=backend.put(found.state))
 
 
-def restore_or_init(plan: TrainPlan, programs: Backend, out: Path) -> TrainState:
-    """The newest whole checkpoint of the folder, or the start. Rows that come after it are dropped."""
+def _restored(plan: TrainPlan, backend: Backend, out: Path) -> TrainState | None:
     run_dir.remove_leftovers(out)
     found = checkpoint.newest(out / run_dir.CHECKPOINTS)
     damaged = checkpoint.set_aside(out / run_dir.CHECKPOINTS, found)
     if found is None:
-        if damaged:  # the rows will be measured again, but till then they are all there is
+        if damaged:  # the records will be measured again, but till then they are all there is
             run_dir.set_aside(out / run_dir.METRICS)
         run_dir.truncate_metrics(out / run_dir.METRICS, 0)
-        return TrainState(programs.place(programs.begin(programs.runs, programs.seeds)), 0, 0.0)
+        return None
     run_dir.require_same_config(found.manifest["configuration"], plan.configuration, found.path)
     run_dir.truncate_metrics(out / run_dir.METRICS, found.update)
     run_dir.warn_of_lost_rows(out / run_dir.METRICS, found.path, found.update)
-    state = checkpoint.restore(found, programs.like)
-    return TrainState(programs.place(state), found.update, found.seconds)
+    return TrainState(checkpoint.restore(found, backend.like()), found.update, found.seconds)
 
 
 def save(plan: TrainPlan, train_state: TrainState, out: Path, writers: Sequence[Writer]) -> None:
@@ -90,34 +69,38 @@ def save(plan: TrainPlan, train_state: TrainState, out: Path, writers: Sequence[
 
 def train(
     plan: TrainPlan,
-    programs: Backend,
+    backend: Backend,
     train_state: TrainState,
     out: Path | None,
     writers: Sequence[Writer],
     show: Callable[..., None],
-    keep: Callable[..., None] = save,
 ) -> TrainState:
-    """Train from a state to the last update. `show` is called with each row as lines, one a seed; `keep` saves.
+    """Train from a state to the last update. `show` is called with each log record as lines, one a seed.
 
-    Rows are written before the checkpoint that covers them, so a kill at any moment loses none and doubles none. Where
+    Records are written before the checkpoint that covers them, so a kill at any moment loses none and doubles none. If
     the plan's time is up it saves and raises `TimeLimitReached`, and after SIGTERM `made.training.signals.Terminated`.
+    Of several processes all gather the state, and the first saves it.
     """
-    saved, since, guard = train_state.update, train_state.seconds, NaNCheck(plan, train_state.state, out)
-    if out is None:
-        keep = lambda *parts: None  # noqa: E731
-    alone = jax.process_count() == 1  # one process cannot save what others hold, and they may not have heard
+    saved, since, check = train_state.update, train_state.seconds, NaNCheck(plan, train_state.state, out)
+    alone = jax.process_count() == 1  # one process cannot save what others hold, and its clock is not theirs
+
+    def keep() -> None:
+        if (folder := out) is not None:
+            complete = train_state._replace(state=backend.fetch(train_state.state))
+            sharding.on_first_process(lambda: save(plan, complete, folder, writers))
+
     try:
         with signals.deferred() if alone else contextlib.nullcontext():
             while train_state.update < plan.run.iterations:
                 began, before = time.monotonic(), train_state.update
-                train_state, lines = advance_interval(plan, programs, train_state, writers, guard)
+                train_state, lines = advance_interval(plan, backend, train_state, writers, check)
                 show(lines)
                 due = train_state.update // plan.checkpoint_every > before // plan.checkpoint_every
-                due |= train_state.seconds - since >= plan.checkpoint_seconds
-                late = 2 * time.monotonic() - began > plan.until  # by the end of another row like this one
+                due |= alone and train_state.seconds - since >= plan.checkpoint_seconds
+                late = 2 * time.monotonic() - began > plan.until  # by the end of another interval like this one
                 ends = alone and signals.asked()
                 if ends or (plan.keep_end if train_state.update >= plan.run.iterations else due or late):
-                    keep(plan, train_state, out, writers)
+                    keep()
                     saved, since = train_state.update, train_state.seconds
                 if ends:
                     each = plan.frames_per_update
@@ -127,7 +110,7 @@ def train(
                     raise TimeLimitReached(f"{train_state.update:,} of {plan.run.iterations:,} updates")
     except KeyboardInterrupt:
         if alone and train_state.update > saved and not is_donated(train_state.state):
-            keep(plan, train_state, out, writers)
+            keep()
         raise
     return train_state
 
@@ -138,18 +121,18 @@ def is_donated(state: PyTree) -> bool:
 
 
 def advance_interval(
-    plan: TrainPlan, programs: Backend, train_state: TrainState, writers: Sequence[Writer], guard: NaNCheck
+    plan: TrainPlan, backend: Backend, train_state: TrainState, writers: Sequence[Writer], check: NaNCheck
 ) -> tuple[TrainState, list[Line]]:
     """The updates up to the end of the next row, written down."""
     started, every = time.monotonic(), plan.run.every
     n = min(every - train_state.update % every, plan.run.iterations - train_state.update)
-    state, measured = programs.advance(programs.runs, train_state.state, jnp.int32(n))
+    state, measured = backend.advance(train_state.state, n)
     scalars, bad = jax.tree.map(np.asarray, (measured.scalars, measured.bad))
-    guard.look(bad, scalars, state, train_state.update + n)
+    check.look(bad, scalars, state, train_state.update + n)
     update, speed = train_state.update + n, n * plan.frames_per_update * len(plan.seeds) / (time.monotonic() - started)
     due = update // plan.evaluate_every > train_state.update // plan.evaluate_every
     if due or update == plan.run.iterations:
-        scalars |= jax.tree.map(np.asarray, programs.examine(programs.runs, state, programs.seeds))
+        scalars |= jax.tree.map(np.asarray, backend.evaluate(state))
     after = TrainState(state, update, train_state.seconds + time.monotonic() - started)
     lines = log_records(plan, {**scalars, "frames_per_second": np.full(len(plan.seeds), speed)}, after)
     for writer in writers:

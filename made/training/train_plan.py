@@ -1,27 +1,15 @@
 """What `made train` is to do: the run, its seeds, and how often it is looked at."""
 
-import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from made.agents import make_agent
-from made.bonuses import make_bonus
-from made.bonuses.calibrated import Calibrated
-from made.bonuses.combinators import FirstVisit
-from made.core import Bonus, Environment
-from made.core.config import override, to_dict
-from made.core.schedules import Constant
-from made.envs.minigrid import Grid
-from made.envs.registry import grid_id, make
+from made.core.config import to_dict
 from made.training.checkpoint import KEEP
 from made.training.on_policy import RunConfig
-from made.training.probes import Coverage
 
-SPARES = 4  # levels in waiting for each environment of a grid: an episode of 25 steps is seldom begun twice
-BONUS_COEF = 0.01  # default without --strength
 # Defaults, in frames of each seed. A checkpoint with a replay is slow to write.
-FRAMES = {"steps": "10M", "every": "50k", "eval": "500k", "check": "500k"}
-CONTROL_FRAMES = {"steps": "500k", "every": "2k", "eval": "10k", "check": "50k"}  # control tasks and replay
+FRAMES = {"steps": "10M", "every": "50k", "eval_every": "500k", "checkpoint_every": "500k"}
+CONTROL_FRAMES = {"steps": "500k", "every": "2k", "eval_every": "10k", "checkpoint_every": "50k"}  # and replay
 CONTROL_KEEP = 2  # checkpoints
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
 
@@ -50,6 +38,11 @@ class TrainPlan(NamedTuple):
         return {**to_dict(self.run), "seeds": list(self.seeds)}
 
 
+def default_frames(run: Any) -> dict[str, str]:
+    """Frames of a run and between its log records, evaluations and checkpoints, where none are given."""
+    return FRAMES if isinstance(run, RunConfig) else CONTROL_FRAMES
+
+
 def parse_frames(text: str, option: str) -> int:
     """A number of frames as people write it.
 
@@ -70,68 +63,3 @@ def parse_frames(text: str, option: str) -> int:
 def updates_for(frames: int, per_update: int) -> int:
     """How many updates take at least so many frames."""
     return -(-frames // per_update)
-
-
-def environment(name: str) -> Environment:
-    """A grid by its MiniGrid id, in full or as in KeyCorridorS4R3, a tabular task, or one of another library.
-
-    A grid shows the hash of its full state beside the agent's view, for the bonuses and the measures that count. The
-    same grid in Farama's package is gym:KeyCorridorS4R3, in EnvPool envpool:KeyCorridorS4R3.
-    """
-    if grid_id(name) is not None:
-        return make(name, shows=("image", "hash"))
-    found = make(name)
-    if not isinstance(found, Environment):
-        raise ValueError(f"{name} is a control task, which agents such as impala do not act in: take --agent sac.")
-    return found
-
-
-def check_bonus_options(bonus: str, first_visit: bool, bonus_coef: float | None, strength: float | None) -> None:
-    """Validate the options of a bonus: its coefficient, its strength, and none of either without a bonus."""
-    if bonus_coef is not None and not 0 <= bonus_coef < math.inf:
-        raise ValueError(f"--bonus-coef must be a number of at least 0, got {bonus_coef:g}.")
-    if strength is not None and not 0 < strength < math.inf:
-        raise ValueError(f"--strength must be a number above 0, got {strength:g}.")
-    if bonus == "none" and (first_visit or strength is not None):
-        raise ValueError("--bonus none gives no reward: leave --first-visit and --strength out.")
-
-
-def build_run(
-    env: str,
-    agent: str,
-    bonus: str,
-    first_visit: bool,
-    bonus_coef: float | None,
-    strength: float | None,
-    settings: tuple[str, ...],
-) -> RunConfig:
-    """The run of those names with its `path=value` settings, its length still to be given."""
-    check_bonus_options(bonus, first_visit, bonus_coef, strength)
-    task, who, pays = environment(env), make_agent(agent), make_bonus(bonus)
-    pays = FirstVisit(pays) if first_visit else pays
-    if strength is not None:
-        pays = Calibrated(pays, strength)
-    if bonus_coef is None:  # a strength is reached at coefficient 1
-        bonus_coef = BONUS_COEF if strength is None else 1.0
-    run = RunConfig(
-        task, who, pays, Constant(bonus_coef), n_envs=32, unroll=100, pool_per_env=SPARES, probes=(Coverage(),)
-    )
-    run = apply_settings(run, settings)
-    if run.resets_per_update is None and isinstance(
-        run.env, Grid
-    ):  # levels are costly: as many as can be waiting, no more
-        run = dataclasses.replace(run, resets_per_update=run.pool_per_env * run.n_envs)
-    return run
-
-
-def apply_settings(run: Any, settings: tuple[str, ...]) -> Any:
-    """A run with its `path=value` settings; a place for another bonus, such as Dreamer's curiosity, takes its name."""
-    kinds = {Bonus: make_bonus}
-    for setting in settings:
-        path, equals, value = setting.partition("=")
-        if not equals or not path:
-            raise ValueError(f"--set takes path=value, such as agent.learning_rate=3e-4, not {setting!r}.")
-        if path in ("iterations", "every"):
-            raise ValueError(f"{path} is given by --{'steps' if path == 'iterations' else 'every'}, not by --set.")
-        run = override(run, path, value, kinds=kinds)
-    return run

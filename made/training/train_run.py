@@ -3,21 +3,23 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+
 from made.envs.external.host_env import Hosted
 from made.training import run_dir, sharding, train_loop
-from made.training.backends import control_tasks, host_envs
+from made.training.backends import Backend, compiled_envs, control_tasks, host_envs
 from made.training.control_config import ControlConfig, resolve
 from made.training.loggers import JSONL, Writer
+from made.training.off_policy import ReplayRun
 from made.training.on_policy import RunConfig
 from made.training.paths import require_dir
 from made.training.progress import Meter
-from made.training.sequence_learner import ReplayRun
-from made.training.train_loop import Backend, TrainState
-from made.training.train_plan import CONTROL_FRAMES, CONTROL_KEEP, FRAMES, TrainPlan, parse_frames, updates_for
+from made.training.train_loop import TrainState
+from made.training.train_plan import CONTROL_KEEP, TrainPlan, default_frames, parse_frames, updates_for
 
 SEED_LIMIT = 2**32  # seeds are uint32
 
@@ -83,31 +85,27 @@ def plan_of(
     steps: int | str | None = None,
     eval_every: int | str | None = None,
     checkpoint_every: int | str | None = None,
+    option: Callable[[str], str] = str,
 ) -> TrainPlan:
-    """The validated arguments of `train`."""
+    """The validated arguments of `train`. `option` is how errors call an argument."""
     if not isinstance(config, RunConfig | ReplayRun | ControlConfig):
         raise ValueError(f"train takes a RunConfig, ReplayRun or ControlConfig, got {type(config).__name__}.")
     numbers = _seeds(seeds)
-    control = not isinstance(config, RunConfig)
     if isinstance(config, ControlConfig):
         config = resolve(config)
     elif not (isinstance(config.env, Hosted) or config.env.spec.horizon):
         raise ValueError(
             f"train evaluates whole episodes, and {type(config.env).__name__} has no time limit: set spec.horizon."
         )
-    usual, each = CONTROL_FRAMES if control else FRAMES, config.n_envs * config.unroll
+    default, each = default_frames(config), config.n_envs * config.unroll
+
+    def updates(frames: int | str | None, name: str) -> int:
+        return updates_for(parse_frames(str(default[name] if frames is None else frames), option(name)), each)
+
     if steps is not None:
-        config = dataclasses.replace(config, iterations=updates_for(_frames(steps, "steps"), each))
-    evaluate = updates_for(_frames(usual["eval"] if eval_every is None else eval_every, "eval_every"), each)
-    check = updates_for(
-        _frames(usual["check"] if checkpoint_every is None else checkpoint_every, "checkpoint_every"), each
-    )
-    plan = TrainPlan(config, numbers, evaluate, check)  # type: ignore[arg-type]
-    return plan._replace(episodes=config.episodes, keep=CONTROL_KEEP) if not isinstance(config, RunConfig) else plan
-
-
-def _frames(given: int | str, name: str) -> int:
-    return parse_frames(str(given), name)
+        config = dataclasses.replace(config, iterations=updates(steps, "steps"))
+    plan = TrainPlan(config, numbers, updates(eval_every, "eval_every"), updates(checkpoint_every, "checkpoint_every"))  # type: ignore[arg-type]
+    return plan if isinstance(config, RunConfig) else plan._replace(episodes=config.episodes, keep=CONTROL_KEEP)
 
 
 def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
@@ -123,35 +121,41 @@ def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
     return numbers
 
 
-def run_plan(plan: TrainPlan, out: Path | None, devices: int, session: Session) -> TrainState:
-    """Train a plan to its last update: from the newest checkpoint of its folder, or from the start."""
+def run_plan(plan: TrainPlan, out: Path | None, devices: int | None, session: Session) -> TrainState:
+    """Train a plan to its last update: from the newest checkpoint of its folder, or from the start.
+
+    Of several processes (`made.training.sharding.join_processes`) the first alone touches the folder.
+    """
     with contextlib.ExitStack() as stack:
         if out is not None:
-            run_dir.read_run(out, plan.configuration)  # errors come before a minute of compiling
-            require_dir(out, "--out")
-        programs = stack.enter_context(_backend(plan, devices, session.report))
+            sharding.on_first_process(lambda: run_dir.read_run(out, plan.configuration))  # before a minute of compiling
+            sharding.on_first_process(lambda: require_dir(out, "--out"))
+        backend = stack.enter_context(contextlib.closing(_backend(plan, devices, session.report)))
+        held, train_state = None, None
         if out is None:
-            started = TrainState(programs.place(programs.begin(programs.runs, programs.seeds)), 0, 0.0)
-            return train_session(plan, programs, started, None, None, session)
-        stack.enter_context(run_dir.lock_run_dir(out))
-        held = run_dir.read_run(out, plan.configuration)
-        started = train_loop.restore_or_init(plan, programs, out)
-        if started.update < plan.run.iterations:
-            return train_session(plan, programs, started, out, held, session)
-        session.report(f"{out} holds this run, finished; a larger --steps goes on with it.")
-        return started
+            train_state = TrainState(backend.init(), 0, 0.0)
+        else:
+            sharding.on_first_process(lambda: stack.enter_context(run_dir.lock_run_dir(out)))
+            held = sharding.on_first_process(lambda: run_dir.read_run(out, plan.configuration))
+            train_state = train_loop.restore_or_init(plan, backend, out)
+        if train_state.update < plan.run.iterations:
+            train_state = _train_session(plan, backend, train_state, out, held, session)
+        elif sharding.is_first():
+            session.report(f"{out} holds this run, finished; a larger --steps goes on with it.")
+        return train_state._replace(state=backend.fetch(train_state.state))
 
 
-def train_session(
+def _train_session(
     plan: TrainPlan,
-    programs: Any,
+    backend: Backend,
     started: TrainState,
     out: Path | None,
     held: dict[str, Any] | None,
     session: Session,
-    loop: Callable[..., TrainState] = train_loop.train,
 ) -> TrainState:
     """Train from a state to the last update, with metrics, checkpoints and progress."""
+    if not sharding.is_first():
+        return train_loop.train(plan, backend, started, out, [], lambda lines: None)
     each = plan.frames_per_update
     frames, last = started.update * each, plan.run.iterations * each
     if session.steps is not None and session.steps != last:
@@ -165,31 +169,27 @@ def train_session(
             writers.append(JSONL(out / run_dir.METRICS))
         writers += session.loggers(frames)
         if not session.progress:
-            return loop(plan, programs, started, out, writers, lambda lines: None)
+            return train_loop.train(plan, backend, started, out, writers, lambda lines: None)
         with Meter(last, "frames", "made train", frames, len(plan.seeds)).shown() as meter:
-            return loop(plan, programs, started, out, writers, meter.row)
+            return train_loop.train(plan, backend, started, out, writers, meter.row)
     finally:
         for writer in writers:
             writer.close()
 
 
-@contextlib.contextmanager
-def _backend(plan: TrainPlan, devices: int, report: Callable[[str], None]) -> Iterator[Backend]:
-    """The programs of a plan. Reports the compilation only once everything is validated."""
-    compiling = f"compiling for {len(plan.seeds)} seed{'s' * (len(plan.seeds) > 1)} ..."
-    if isinstance(plan.run, ControlConfig):
-        with control_tasks.prepared(plan, devices) as programs:
-            report(compiling)
-            yield programs
-    elif is_hosted(plan.run):
-        programs = host_envs.prepare(plan, devices)
+def _backend(plan: TrainPlan, devices: int | None, report: Callable[[str], None]) -> Backend:
+    """The backend of a plan. Reports the compilation only once everything is validated."""
+    i, processes = jax.process_index(), jax.process_count()
+    who = f"host {i} of {processes}: " * (processes > 1)
+    compiling = f"{who}compiling for {len(plan.seeds)} seed{'s' * (len(plan.seeds) > 1)} ..."
+    on_host = isinstance(plan.run, ControlConfig) or isinstance(plan.run.env, Hosted)
+    if on_host and processes > 1:
+        raise ValueError("--hosts is for environments that are compiled, and this one is stepped on the host.")
+    if on_host:
+        prepare = control_tasks.prepare if isinstance(plan.run, ControlConfig) else host_envs.HostBackend
+        backend: Backend = prepare(plan, devices or 1)
         report(compiling)
-        yield programs
-    else:
-        sharding.demand(devices)
-        yield train_loop.prepare(plan, devices, lambda: report(compiling))
-
-
-def is_hosted(run: Any) -> bool:
-    """Whether the environment of a run is stepped outside the compiled program."""
-    return isinstance(run, ControlConfig) or isinstance(run.env, Hosted)
+        return backend
+    devices = jax.device_count() if devices is None and processes > 1 else 1 if devices is None else devices
+    sharding.demand(devices)
+    return compiled_envs.CompiledBackend(plan, devices, lambda: report(compiling))

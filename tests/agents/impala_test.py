@@ -15,7 +15,7 @@ from made.bonuses import ConstantBonus, NoBonus, Scaled
 from made.core import Space, trees
 from made.core.config import config_id, override, to_dict
 from made.nets.layers import orthogonal_dense
-from made.training.on_policy import RunConfig, learn, start
+from made.training.on_policy import RunConfig, improve, start
 from made.training.rollout import reset_slots, rollout
 from made.training.run_batch import run_batch
 
@@ -187,8 +187,8 @@ def test_it_follows_the_reward_it_is_given():
     @jax.jit
     def step(state, key):
         rolled = rollout(state.env, run.agent, run.bonus, state.agent, (), state.streams, 12, key)
-        agent, _, _ = learn(run, state.agent, (), rolled.batch, state.k, key)
-        return state._replace(agent=agent, streams=rolled.streams), rolled.batch
+        after, _ = improve(run, state, rolled.batch, key)
+        return after._replace(streams=rolled.streams), rolled.batch
 
     for i in range(60):
         state, batch = step(state, jax.random.key(i))

@@ -12,7 +12,7 @@ from made.agents.policy_net import Layout
 from made.cli import main
 from made.core import trees
 from made.nets.fit import Fit
-from made.training import train_loop
+from made.training.backends import compiled_envs
 
 INF, NAN = float("inf"), float("nan")
 OUT_OF_RANGE = {
@@ -82,7 +82,7 @@ def test_numbers_that_are_traced_or_stacked_are_left_alone():
     ],
 )
 def test_made_train_refuses_them_in_one_line_before_anything_is_compiled(words, message, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(train_loop, "prepare", lambda *given: pytest.fail("it was begun"))
+    monkeypatch.setattr(compiled_envs, "CompiledBackend", lambda *given: pytest.fail("it was begun"))
     asked = ["train", "--env", "DoorKey-5x5", "--steps", "10k", *words.split(), "--out", str(tmp_path / "run")]
     assert main.main(asked) == 2
     said = capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Learning from a replay: what each part of a bonus learns from, and one compiled call against its parts by hand."""
 
 import functools
+from types import SimpleNamespace
 from typing import ClassVar
 
 import jax
@@ -32,7 +33,7 @@ from made.core import (
     trees,
 )
 from made.core.schedules import Constant
-from made.training.off_policy import ExternalEnv, ReplayLearner, programs
+from made.training.off_policy import ReplayLearner
 from made.training.replay import ReplayBuffer
 
 STATE = Spec(Space((3,), jnp.float32), Space((2,), jnp.float32, None, -1.0, 1.0), horizon=5)
@@ -91,7 +92,23 @@ def close(one, other) -> bool:
 
 @functools.cache
 def calls():
-    return programs(LEARNER, level=0)
+    return compiled(LEARNER)
+
+
+def compiled(learner):
+    """The calls of a learner, compiled; a state that is given away is used up."""
+    fast = {"compiler_options": {"xla_backend_optimization_level": 0}}
+
+    def act(params, obs, key, explore=True):
+        return learner.act(params, (), jnp.zeros(len(obs), bool), obs, key, explore)[1]
+
+    return SimpleNamespace(
+        start=jax.jit(learner.start, **fast),
+        store=jax.jit(lambda state, steps: state._replace(replay=learner.store(state.replay, steps)), **fast),
+        introduce=jax.jit(learner.introduce, static_argnums=1, **fast),
+        advance=jax.jit(learner.advance, static_argnums=2, donate_argnums=0, **fast),
+        act=jax.jit(act, static_argnums=3, **fast),
+    )
 
 
 @functools.cache
@@ -111,7 +128,7 @@ def test_one_call_stores_draws_updates_the_bonus_and_learns_from_what_it_pays():
 
     def by_hand(state):
         key, k_draw, k_learn = jax.random.split(state.key, 3)
-        replay = LEARNER.replay.push(state.replay, trees.index(came, 0))
+        replay = LEARNER.replay.add(state.replay, trees.index(came, 0))
         batch = row(LEARNER.replay.sample(replay, 16, jax.random.split(k_draw)[0]))
         batch = batch._replace(extras=ReplayContext(came, batch))
         k_bonus, k_agent = jax.random.split(k_learn)
@@ -145,17 +162,11 @@ def test_several_updates_in_one_call_share_out_what_came_in():
         LEARNER.advance(after, steps(5), 2)
 
 
-def test_acting_explores_or_not_and_lanes_have_one_more_axis():
+def test_acting_explores_or_not():
     obs, key, state = jnp.ones((4, 3)), jax.random.key(5), begun()
-    actions, best = calls().act(state.agent, obs, key), calls().best(state.agent, obs, key)
+    actions, best = calls().act(state.agent, obs, key), calls().act(state.agent, obs, key, False)
     assert np.allclose(best, np.tanh(1)) and (np.ptp(actions, axis=0) > 0).all()  # one observation four times over
     assert actions.shape == best.shape == (4, 2)
-    lanes, both = programs(LEARNER, lanes=True), trees.stack([state, begun()])
-    shapes = lambda tree: (jax.tree.structure(tree), [x.shape for x in jax.tree.leaves(tree)])  # noqa: E731
-    after, metrics = jax.eval_shape(lambda s, c: lanes.advance(s, c, 1), both, trees.stack([steps(1), steps(1)]))
-    assert shapes(after) == shapes(both) and metrics["reward"].shape == (2,)
-    keys = jax.random.split(key, 2)
-    assert jax.eval_shape(lanes.act, both.agent, jnp.ones((2, 4, 3)), keys).shape == (2, 4, 2)
 
 
 class TallyNew(Tally):
@@ -242,7 +253,7 @@ def test_which_steps_a_bonus_asks_a_replay_for():
 def test_a_counting_bonus_of_ones_own_takes_in_each_step_once():
     """Nothing but its class says so; the networks of the agent are those of SAC."""
     learner = ReplayLearner(STATE, SAC, Normalized(Counting()), Constant(0.1), ReplayBuffer(40), batch=16)
-    calls = programs(learner, level=0)
+    calls = compiled(learner)
     state = calls.introduce(calls.store(calls.start(jax.random.key(0)), steps(30)), 30)
     state, metrics = calls.advance(state, steps(6, seed=2), 3)
     assert float(state.bonus.inner["steps"]) == 36 and np.isfinite(metrics["bonus"])
@@ -268,10 +279,11 @@ def test_every_bonus_of_control_fits_a_learner(name, pixels):
 def test_recent_steps_are_drawn_from_the_window_that_the_density_names():
     learner = ReplayLearner(STATE, SAC, MADE(rnd(), Standardized(TallyRecent())), replay=ReplayBuffer(40), batch=16)
     replay = begun().replay
-    batch, recent, _ = quick(learner._draw)(replay, jax.random.key(0))
+    batch = quick(learner.sample)(replay, jax.random.key(0))
+    recent = batch.extras.recent
     latest = steps(30).reward[-4:, 0]
-    assert recent.reward.shape == (DRAWS,) and set(recent.reward.tolist()) == set(latest.tolist())
-    assert not set(batch.reward.tolist()) <= set(latest.tolist())
+    assert recent.reward.shape == (1, DRAWS) and set(recent.reward[0].tolist()) == set(latest.tolist())
+    assert not set(batch.reward[0].tolist()) <= set(latest.tolist())
 
 
 class Echo(ConstantBonus):
@@ -364,11 +376,6 @@ def test_neighbours_may_be_found_by_the_encoder_of_the_release():
 
 
 def test_what_makes_no_sense_is_refused():
-    env = ExternalEnv(STATE)
-    assert env.spec is STATE
-    for call in (lambda: env.reset(jax.random.key(0)), lambda: env.step((), jnp.zeros(2), jax.random.key(0))):
-        with pytest.raises(ValueError, match="outside compiled code"):
-            call()
     with pytest.raises(ValueError, match="batch=0"):
         ReplayLearner(STATE, SAC, BONUS, batch=0)
     with pytest.raises(ValueError, match="Did you mean 'made-released'"):

@@ -16,7 +16,8 @@ def test_a_full_replay_holds_whole_episodes_that_can_be_drawn():
     learner = state_learner("none", TINY)
     replay = quick(lambda: filled(learner, jax.random.key(0)).replay)()
     assert int(replay.taken) == 1200 and int(learner.replay.size(replay)) > 1190
-    drawn = learner.replay.take(replay, np.arange(int(learner.replay.size(replay))))
+    every = learner.replay.numbered(replay, np.arange(int(learner.replay.size(replay))))
+    drawn = learner.replay.read(replay, *every)
     assert drawn.frames.any((1, 2)).all()  # none that was never written
     stacks = pixel_learner("re3", "bfloat16", TINY)
     state = jax.eval_shape(lambda: filled(stacks, jax.random.key(0)))

@@ -15,12 +15,12 @@ from training.resume_test import assert_acts_as, assert_resumes, load_all
 
 from made.bonuses import RND
 from made.cli import main
+from made.cli.build import environment
 from made.cli.train import Train
 from made.core import trees
 from made.core.config import to_dict
-from made.training import checkpoint, checkpoint_file, memory, nan_check, run_dir, train_loop
-from made.training.backends import control_tasks, host_envs
-from made.training.train_plan import environment
+from made.training import checkpoint, checkpoint_file, memory, nan_check, run_dir
+from made.training.backends import compiled_envs, control_tasks, host_envs
 
 pytestmark = pytest.mark.usefixtures("cache")  # the same programs are compiled again and again
 # A learner with a state worth comparing that compiles in no time.
@@ -64,7 +64,7 @@ def test_a_tabular_run_is_loaded_as_it_was_trained(whole, tmp_path):
     (run, one), end = load_all(asked, whole, tmp_path / "half", at=2970), load_all(asked, whole, tmp_path / "end", 3000)
     assert to_dict(run.config) == to_dict(asked.run) and (one.seed, one.update, int(one.state.k)) == (1, 2970, 2970)
     assert run.command.startswith("made train --env lock-H5")
-    assert_resumes(asked, train_loop.prepare(asked), (run, one), trees.stack([each.state for each in end]))
+    assert_resumes(asked, compiled_envs.CompiledBackend(asked), (run, one), trees.stack([each.state for each in end]))
     assert_acts_as(one.policy, asked.run.agent, one.state.agent, one.state.env.spec)
 
 
@@ -218,8 +218,8 @@ KINDS = {
 @pytest.mark.parametrize("out", ["/proc/x", "/dev/null/x", f"{__file__}/x"])
 def test_a_folder_that_cannot_be_made_is_refused_before_anything_begins(capsys, monkeypatch, kind, out):
     begun = []
-    for source in (train_loop, control_tasks, host_envs):
-        monkeypatch.setattr(source, "prepare", lambda *given: begun.append(given))
+    for source, name in ((compiled_envs, "CompiledBackend"), (control_tasks, "prepare"), (host_envs, "HostBackend")):
+        monkeypatch.setattr(source, name, lambda *given: begun.append(given))
     code, told, err = call(capsys, "train", *KINDS[kind], "--steps", "320k", "--out", out)
     assert (code, told, err) == (2, "", f"made: {out} cannot be made: give another folder with --out.\n")
     assert not begun

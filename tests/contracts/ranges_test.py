@@ -12,12 +12,12 @@ from contracts.settings import COMBINED
 
 from made.agents import list_agents, make_agent
 from made.bonuses import RND, VAE, Count, list_bonuses, make_bonus
+from made.cli.build import build
 from made.core.config import override
 from made.envs.registry import list_envs
 from made.experiments import experiments
 from made.experiments.store.store import Scale
 from made.nets.fit import Fit
-from made.training.train_plan import build_run
 
 # What may be any number: rewards, values, and weights whose sign is part of the method.
 FREE = {"Lock.big", "Lock.small", "ConstantBonus.pay", "FirstReward.least", "FirstReward.most"}
@@ -54,7 +54,7 @@ def taken(thing: Any, value: str) -> set[str]:
 
 
 def run_of(env: str, agent: str, bonus: str, strength: float | None = None):
-    return build_run(env, agent, bonus, False, None, strength, ())
+    return build(env, agent, bonus, strength=strength)
 
 
 def unchecked(thing: Any) -> list[str]:

@@ -13,8 +13,9 @@ from contracts.settings import quick
 
 import made
 from made.agents.sac import RAD, Layout
-from made.cli import build_control, main
 from made.cli import info as listing
+from made.cli import main
+from made.cli.build import build
 from made.core import Space, Spec, Transition
 from made.core.schedules import Constant
 from made.training.host.bonus import HostBonus
@@ -180,10 +181,10 @@ def test_a_counting_bonus_from_elsewhere_takes_in_each_step_once_under_sac():
     came = Transition(real(6, 1, 3), jnp.tanh(real(6, 1, 2)), real(6, 1), real(6, 1, 3), off, off)
     state, metrics = quick(lambda key: learner.advance(learner.start(key), came, 3))(jax.random.key(0))
     assert float(state.bonus) == 6 and float(metrics["steps_seen"]) == 4, "two new steps an update"
-    run = build_control.build("pendulum_swingup", "sac", "tinypack.parts:Rare", False, 0.1, None, ())
+    run = build("pendulum_swingup", "sac", "tinypack.parts:Rare", False, 0.1, None, ())
     assert run.bonus == bonus and float(run.bonus_coef(1)) == pytest.approx(0.1)
     with pytest.raises(ValueError, match=r"No bonus coefficient is known for tiny-rare .* --bonus-coef 0\.05"):
-        build_control.build("pendulum_swingup", "sac", "tiny-rare", False, None, None, ())
+        build("pendulum_swingup", "sac", "tiny-rare", False, None, None, ())
 
 
 REFUSED = {

@@ -4,6 +4,7 @@ A digest does not depend on names or on the order of fields, so it survives rena
 versions of jax and jaxlib, so the recorded file names them, and rounded sums are stored beside the bits.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -78,16 +79,16 @@ def grid() -> dict[str, Any]:
 
 
 def _control(agent: str, settings: tuple[str, ...], small: Callable[[Any], Any]) -> dict[str, Any]:
-    from made.cli import build_control
+    from made.cli.build import build
     from made.training import train_loop
     from made.training.backends import control_tasks
     from made.training.train_plan import TrainPlan
 
-    run = small(build_control.build("pendulum_swingup", agent, "made", False, 0.1, None, settings))
+    run = small(build("pendulum_swingup", agent, "made", False, 0.1, None, settings))
     plan = TrainPlan(run, (0, 1), evaluate_every=30, checkpoint_every=30, episodes=1)
-    with tempfile.TemporaryDirectory() as folder, control_tasks.prepared(plan) as programs:
-        state = train_loop.restore_or_init(plan, programs, Path(folder))
-        state = train_loop.train(plan, programs, state, Path(folder), [], lambda lines: None)
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(control_tasks.prepare(plan)) as backend:
+        state = train_loop.restore_or_init(plan, backend, Path(folder))
+        state = train_loop.train(plan, backend, state, Path(folder), [], lambda lines: None)
         return digest(state.state)
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from made.cli.train import Train
 from made.training import run_dir, train_loop
+from made.training.backends.compiled_envs import CompiledBackend
 from made.training.loggers import JSONL
 from made.training.train_plan import TrainPlan
 from tests.reliability import damaged_files, processes
@@ -40,9 +41,9 @@ def plan(updates: int = 12) -> TrainPlan:
 
 
 @functools.cache
-def programs() -> train_loop.Backend:
+def programs() -> CompiledBackend:
     """What runs it, compiled once."""
-    return train_loop.prepare(plan())
+    return CompiledBackend(plan())
 
 
 def go_on(asked: TrainPlan, out: Path) -> train_loop.TrainState:

@@ -23,7 +23,7 @@ from made.experiments.report.model import Figure, Section
 from made.experiments.report.render import render
 from made.experiments.store.store import Job, Scale, Store
 from made.experiments.types import Effect
-from made.training import checkpoint, checkpoint_file, compile_cache, dreamer_video, run_dir, video
+from made.training import checkpoint, checkpoint_file, compile_cache, run_dir, video
 from made.training.loggers import JSONL
 from made.training.paths import require_file
 from tests.reliability.processes import listening
@@ -190,11 +190,11 @@ def written_map(at):
 
 
 def written_dreams(at):
-    told = dreamer_video.Prediction(*np.zeros((3, 2)))
+    told = video.Prediction(*np.zeros((3, 2)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dreamer_video, "has_model", lambda run: True)
-        patch.setattr(dreamer_video, "_predictions", lambda plan, state: [(0, None, told)])
-        return dreamer_video.record_dreams(types.SimpleNamespace(run=None, seeds=(0,)), None, at.parent)  # type: ignore[arg-type]
+        patch.setattr(video, "has_model", lambda run: True)
+        patch.setattr(video, "_predictions", lambda plan, state: [(0, None, told)])
+        return video.record_dreams(types.SimpleNamespace(run=None, seeds=(0,)), None, at.parent)  # type: ignore[arg-type]
 
 
 def written_marker(at):

@@ -14,8 +14,8 @@ import jax
 import pytest
 
 from made.training import compile_cache, sharding
-from made.training.backends import async_stepper, control_programs
-from made.training.backends.control_programs import ControlPrograms
+from made.training.backends import control_learner, control_tasks
+from made.training.backends.control_learner import CompiledOnce, ControlLearner
 
 HOLD = """import fcntl, sys
 file = open(sys.argv[1], "w")
@@ -103,7 +103,7 @@ def test_a_thread_gives_up_once_the_others_are_over(other):
 def test_threads_of_seeds_are_told_when_they_are_over(monkeypatch):
     told = []
     monkeypatch.setattr(compile_cache, "cancel_on", told.append)
-    async_stepper.in_threads(lambda part, i: None, 3, 2, threads=True)
+    control_tasks.in_threads(lambda part, i: None, 3, 2, threads=True)
     assert len(told) == 3 and len(set(told)) == 1 and told[0].is_set()
 
 
@@ -142,6 +142,13 @@ def test_on_a_cpu_and_without_a_folder_nothing_is_locked(monkeypatch, other, bes
         assert other.poll() is None
 
 
+def called(program) -> CompiledOnce:
+    """Something that is called as a compiled program is."""
+    once = CompiledOnce(program)
+    once.program = program
+    return once
+
+
 def test_programs_of_a_run_are_compiled_within_it_and_called_without(monkeypatch):
     begun, inside = [], []
 
@@ -151,28 +158,26 @@ def test_programs_of_a_run_are_compiled_within_it_and_called_without(monkeypatch
         yield
         begun.pop()
 
-    monkeypatch.setattr(control_programs, "compile_lock", noted)
+    monkeypatch.setattr(control_learner, "compile_lock", noted)
     monkeypatch.setattr(sharding, "compiled", lambda lowered: [inside.append(bool(begun)) or one for one in lowered])
-    programs = ControlPrograms.__new__(ControlPrograms)
-    programs._compiling, programs._ready, programs._kinds, programs.at_phase = threading.Lock(), set(), [], True
-    programs.run = SimpleNamespace(agent=SimpleNamespace(kinds=2))  # type: ignore[assignment]
-    programs._learn = SimpleNamespace(lower=lambda *given: lambda *given: bool(begun))
-    assert [programs.update(k) for k in range(3)] == [False] * 3 and inside == [True] * 2
-    act = lambda: bool(begun)  # noqa: E731
-    assert (programs.call(act), programs.call(act)) == (True, False)
+    learner = ControlLearner.__new__(ControlLearner)
+    learner.run, learner._phases = SimpleNamespace(agent=SimpleNamespace(kinds=2)), []  # type: ignore[assignment]
+    program = SimpleNamespace(lower=lambda *given: lambda *given: bool(begun))
+    learner._updating = SimpleNamespace(program=program)  # type: ignore[assignment]
+    assert [learner._phase(k, ())() for k in range(3)] == [False] * 3 and inside == [True] * 2
+    act = called(lambda: bool(begun))
+    assert (act(), act()) == (True, False)
 
 
 def test_a_program_that_another_thread_has_compiled_meanwhile_is_not_waited_for(monkeypatch):
-    begun = []
-    monkeypatch.setattr(control_programs, "compile_lock", lambda: contextlib.nullcontext(begun.append(True)))
-    programs = ControlPrograms.__new__(ControlPrograms)
-    act = lambda: 7  # noqa: E731
+    begun, act = [], called(lambda: 7)
+    monkeypatch.setattr(control_learner, "compile_lock", lambda: contextlib.nullcontext(begun.append(True)))
 
     class Lock(contextlib.nullcontext):
         """Another thread was first."""
 
         def __enter__(self):
-            programs._ready.add((act,))
+            act._ready.add(())
 
-    programs._compiling, programs._ready = Lock(), set()  # type: ignore[assignment]
-    assert programs.call(act) == 7 and not begun
+    monkeypatch.setattr(control_learner, "_compiling", Lock())
+    assert act() == 7 and not begun

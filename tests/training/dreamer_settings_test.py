@@ -10,11 +10,10 @@ import pytest
 
 from made.agents.dreamer.agent import Dreamer
 from made.agents.sac import RAD
-from made.cli import build_control as building
 from made.cli import main
+from made.cli.build import build
 from made.core import trees
-from made.training import train_loop
-from made.training.backends import control_tasks
+from made.training.backends import compiled_envs, control_tasks
 from made.training.control_config import control_config
 from made.training.replay import ReplayBuffer
 from made.training.sequence_buffer import SequenceBuffer
@@ -59,8 +58,8 @@ def no_beginning(monkeypatch):
     def begun(*given):
         raise AssertionError("it was begun")
 
-    monkeypatch.setattr(control_tasks, "_backend", begun)
-    monkeypatch.setattr(train_loop, "prepare", begun)
+    monkeypatch.setattr(control_tasks, "ControlBackend", begun)
+    monkeypatch.setattr(compiled_envs, "CompiledBackend", begun)
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -74,7 +73,7 @@ def test_it_is_refused_in_a_sentence_and_leaves_nothing_behind(case, capsys, tmp
 
 def test_the_settings_that_the_sentence_on_neighbours_names_are_taken():
     for enough in (("batch=2",), ("batch=1", "bonus.bonus.bonus.k=49")):
-        run = building.build("pendulum_swingup", "dreamer", "re3", False, None, None, enough[::-1])
+        run = build("pendulum_swingup", "dreamer", "re3", False, None, None, enough[::-1])
         assert run.bonus.bonus.bonus.capacity == run.batch * 50  # type: ignore[union-attr]
 
 

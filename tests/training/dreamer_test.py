@@ -1,5 +1,6 @@
 """Dreamer through `made train`: when it learns, what it remembers as it acts, going on to the bit, videos, refusals."""
 
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -23,17 +24,18 @@ from made.agents.dreamer.agent import Dreamer
 from made.agents.dreamer.network import Layout
 from made.bonuses import RE3, NoBonus
 from made.bonuses.replay_data import recent_window
-from made.cli import build_control, main
+from made.cli import main
+from made.cli.build import build
 from made.cli.train import Train
 from made.core import Space, Spec, Transition
 from made.core.schedules import Constant
-from made.training import dreamer_video, sharding, train_loop
-from made.training.backends import async_stepper, control_learner, control_tasks
-from made.training.bonus_coefs import DREAMER, dreamer_bonus_coef
-from made.training.control_config import DreamerConfig
+from made.training import memory, sharding, train_loop, video
+from made.training.backends import control_learner, control_tasks
+from made.training.backends.compiled_envs import CompiledBackend
+from made.training.control_config import DREAMER, DreamerConfig, dreamer_bonus_coef, resolve
+from made.training.off_policy import ReplayLearner
 from made.training.replay import ReplayBuffer
 from made.training.sequence_buffer import SequenceBuffer
-from made.training.sequence_learner import SequenceLearner
 from made.training.train_plan import TrainPlan
 
 ACTIONS, FIRST, EVERY, SEEDS = 27, 8, 6, (0, 1)
@@ -56,7 +58,7 @@ def small():
 def plan(pixels: bool = False) -> TrainPlan:
     """Twenty-seven actions in rows of six, with a bonus that takes in every step once."""
     settings = (*SETTINGS, f"task.pixels={pixels}")
-    run = build_control.build("pendulum_swingup", "dreamer", "none", False, 0.1, None, settings)
+    run = build("pendulum_swingup", "dreamer", "none", False, 0.1, None, settings)
     agent, bonus = dataclasses.replace(run.agent, layout=SMALL), RE3(**TINY, capacity=40)  # type: ignore[type-var]
     run = dataclasses.replace(run, agent=agent, bonus=bonus, iterations=ACTIONS, every=EVERY)  # type: ignore[call-arg]
     return TrainPlan(run, SEEDS, evaluate_every=12, checkpoint_every=12, episodes=2, keep=2)  # type: ignore[arg-type]
@@ -66,19 +68,18 @@ def plan(pixels: bool = False) -> TrainPlan:
 def whole(tmp_path_factory):
     """(plan, programs, folder, end) of a run that nothing stopped."""
     asked, out = plan(), tmp_path_factory.mktemp("dreamer")
-    programs = control_tasks.prepare(asked)
-    yield asked, programs, out, go(asked, programs, out)
-    programs.advance.__self__.close()
+    with contextlib.closing(control_tasks.prepare(asked)) as backend:
+        yield asked, backend, out, go(asked, backend, out)
 
 
 def test_updates_come_many_at_a_time_as_in_dreamer_v1():
-    run = build_control.build("pendulum_swingup", "dreamer", "made", False, None, None, ())
+    run = build("pendulum_swingup", "dreamer", "made", False, None, None, ())
     assert isinstance(run, DreamerConfig)
     due = {t: run.due(t) for t in range(1, 4001) if run.due(t)[0]}
     assert due == {2500: (100, 2500), 3000: (100, 500), 3500: (100, 500), 4000: (100, 500)}
     assert (run.batch, run.replay.length, run.task.size, run.task.stack, run.task.repeat) == (50, 50, 64, 1, 2)
     assert float(run.bonus_coef(1)) == pytest.approx(0.01)
-    slow = build_control.build("quadruped_run", "dreamer", "re3", False, None, None, ("batch=10",))
+    slow = build("quadruped_run", "dreamer", "re3", False, None, None, ("batch=10",))
     assert (slow.seed_steps, slow.train_every) == (1250, 250) and float(slow.bonus_coef(10**6)) == pytest.approx(0.1)  # type: ignore[union-attr]
     assert slow.bonus.bonus.bonus.capacity == 500, "the neighbours are the batch"  # type: ignore[union-attr]
 
@@ -98,13 +99,16 @@ def test_it_learns_when_updates_are_due_and_at_no_other_time(whole):
 
 def test_a_step_is_stored_without_the_networks_and_an_action_taken_without_optimisers(whole):
     _, programs, _, end = whole
-    (learner,), compiled = end.state.learners, programs.advance.__self__.learning.programs
-    first, n = len(jax.tree.leaves((learner.agent, learner.bonus))), len(jax.tree.leaves(learner.replay))
-    changed, read = map(set, compiled.store[1].touches)
-    assert changed and changed | read <= set(range(first, first + n)), "the replay alone"
-    known = len(jax.tree.leaves((learner.agent.world, learner.agent.actor, learner.agent.value)))
-    read = compiled.act.touches.read
-    assert 0 < len(read) < known and all(i < known or i == compiled.of_agent.num_leaves - 1 for i in read)
+    (learner,), learning = end.state.learners, programs.learning
+    leaves = jax.tree.leaves(learner)
+    for part, wanted in (
+        (learning._replay, learner.replay),
+        (
+            learning._params,
+            (learner.agent.world.encoder, learner.agent.world.rssm, learner.agent.actor, learner.agent.k),
+        ),
+    ):
+        assert [id(x) for x in part.pick(leaves)] == [id(x) for x in jax.tree.leaves(wanted)]
 
 
 def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path):
@@ -121,11 +125,11 @@ def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path
 def test_steps_stored_a_stretch_at_a_time_are_those_stored_one_by_one(whole, tmp_path):
     """Rows of six actions end within each stretch of eight; a row of all does not."""
     asked, programs, _, end = whole
-    beside = programs.advance.__self__
-    assert not beside.learning.programs.store[8].touches.changed, "not used before"
+    many = programs.learning._storing[8].program
+    assert not many._cache_size(), "not used before"
     one_row = asked._replace(run=dataclasses.replace(asked.run, every=ACTIONS), evaluate_every=10**6)
     last = go(one_row, programs, tmp_path)
-    assert beside.learning.programs.store[8].touches.changed == beside.learning.programs.store[1].touches.changed
+    assert many._cache_size() == 1
     assert_equal(end.state, last.state)
 
 
@@ -135,11 +139,11 @@ def test_from_pixels_seeds_in_threads_go_on_bit_for_bit_too(drawing, tmp_path, m
     The first run acts on its agent, the other on a copy, which is made anew where the agent has learnt.
     """
     asked = plan(pixels=True)._replace(evaluate_every=10**6)
-    monkeypatch.setattr(async_stepper, "in_threads", functools.partial(async_stepper.in_threads, threads=True))
+    monkeypatch.setattr(control_tasks, "in_threads", functools.partial(control_tasks.in_threads, threads=True))
     monkeypatch.setattr(control_learner, "cpu_device", lambda: jax.devices()[0])
-    with control_tasks.prepared(asked) as programs:
-        learning = programs.advance.__self__.learning
-        copies, learning._copies = learning._copies, []
+    with contextlib.closing(control_tasks.prepare(asked)) as programs:
+        learning = programs.learning
+        actor, learning.actor = learning.actor, None
         assert learning.one_by_one, "as on a CPU"
         single = go(asked, programs, tmp_path / "single")
         learning.one_by_one = False
@@ -147,21 +151,23 @@ def test_from_pixels_seeds_in_threads_go_on_bit_for_bit_too(drawing, tmp_path, m
         pairs = zip(*(jax.tree.leaves([one.agent for one in x.state.learners]) for x in (end, single)), strict=True)
         assert all(np.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in pairs), "the same updates, in a loop or not"
         assert len(end.state.learners) == len(SEEDS) and [int(one.k) for one in end.state.learners] == [6, 6]
-        assert learning.programs.study._cache_size() == 1
-        learning._copies, bursts, taken = copies, learning._bursts, []
-        learning._bursts = lambda *given: taken.append(int(given[4])) or bursts(*given)
+        assert learning._studying.program._cache_size() == 2, "in a loop, and one by one"
+        learning.actor, studying, taken = actor, learning._studying, []
+        learning._studying = lambda *given: taken.append((int(given[2]), learning._burst.locked())) or studying(*given)
         with pytest.raises(KeyboardInterrupt), stopped(20, KeyboardInterrupt, len(SEEDS)):
             go(asked, programs, tmp_path / "killed")
         stand = train_loop.restore_or_init(asked, programs, tmp_path / "killed")
         assert stand.update == 18, "nothing was stored or learnt since that row"
         assert_equal(end.state, go(asked, programs, tmp_path / "killed").state)
-    assert sorted(taken) == [8, 8, 16, 16, 24, 24], "updates that come at once are one seed's at a time"
+    assert sorted(taken) == [(t, True) for t in (8, 8, 16, 16, 24, 24)], (
+        "updates that come at once are one seed's at a time"
+    )
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
 
 
 def test_what_is_remembered_is_carried_on_and_blank_where_an_episode_begins(whole):
     _, programs, _, end = whole
-    learning, learners = programs.advance.__self__.learning, end.state.learners
+    learning, learners = programs.learning, end.state.learners
     obs = np.ones((2, 3), np.float32)
     blank = learning.carries(1)
     first, _ = act(learning, learners, blank, np.ones(2, bool), obs, 5)
@@ -181,37 +187,35 @@ def test_what_is_remembered_is_carried_on_and_blank_where_an_episode_begins(whol
 
 def test_dreams_are_of_each_seed_by_itself(whole):
     asked, _, _, end = whole
-    one, other = dreamer_video.seeds_of(asked.run, end.state, 2)
+    one, other = video.seeds_of(asked.run, end.state, 2)
     assert one.k.shape == () and one.replay.steps.taken == ACTIONS - 1
     assert not np.array_equal(one.replay.steps.frames, other.replay.steps.frames)
 
 
 def test_a_stored_run_keeps_returns_of_every_seed_and_goes_without_where_the_device_fails(whole, monkeypatch, capsys):
     asked, _, _, end = whole
-    kept = dreamer_video.kept(asked, end.state, ACTIONS)
+    kept = video.kept(asked, end.state, ACTIONS)
     assert list(kept) == list(SEEDS) and all(set(x) == {"step", "dream/paid", "dream/imagined"} for x in kept.values())
-    assert kept[0]["dream/paid"].shape == (1, dreamer_video.WINDOWS) and kept[0]["step"].tolist() == [ACTIONS]
+    assert kept[0]["dream/paid"].shape == (1, video.WINDOWS) and kept[0]["step"].tolist() == [ACTIONS]
 
     def fail(*_):
         raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nand more")
 
-    monkeypatch.setattr(dreamer_video, "predict", fail)
-    assert dreamer_video.kept(asked, end.state, ACTIONS) == {}
+    monkeypatch.setattr(video, "predict", fail)
+    assert video.kept(asked, end.state, ACTIONS) == {}
     assert capsys.readouterr().err == "made: no dreams are kept: RESOURCE_EXHAUSTED: out of memory\n"
-    assert dreamer_video.kept(tiny.plan(), None, 1) == {}, "nobody dreams there"
+    assert video.kept(tiny.plan(), None, 1) == {}, "nobody dreams there"
 
 
 def test_of_a_film_a_stored_run_keeps_a_few_moments_of_the_first_seed(whole, monkeypatch):
     asked, _, _, end = whole
     frames = np.arange(51, dtype=np.uint8)[:, None, None, None] * np.ones((1, 4, 12, 3), np.uint8)
-    told = dreamer_video.Prediction(*[np.zeros(2, np.float32)] * 3)  # type: ignore[arg-type]
-    monkeypatch.setattr(
-        dreamer_video, "_predictions", lambda plan, state: ((seed, frames, told) for seed in plan.seeds)
-    )
-    kept = dreamer_video.kept(asked, end.state, ACTIONS)
-    assert kept[0]["dream/film"].shape == (1, dreamer_video.MOMENTS, 4, 8, 3) and "dream/film" not in kept[1]
+    told = video.Prediction(*[np.zeros(2, np.float32)] * 3)  # type: ignore[arg-type]
+    monkeypatch.setattr(video, "_predictions", lambda plan, state: ((seed, frames, told) for seed in plan.seeds))
+    kept = video.kept(asked, end.state, ACTIONS)
+    assert kept[0]["dream/film"].shape == (1, video.MOMENTS, 4, 8, 3) and "dream/film" not in kept[1]
     assert kept[0]["dream/film"][0, :, 0, 0, 0].tolist() == [0, 4, 19, 35, 50]
-    assert len(dreamer_video.moments(frames[:4])) == dreamer_video.MOMENTS, "however short"
+    assert len(video.moments(frames[:4])) == video.MOMENTS, "however short"
 
 
 def test_a_film_shows_truth_model_and_difference_side_by_side(tmp_path):
@@ -219,9 +223,9 @@ def test_a_film_shows_truth_model_and_difference_side_by_side(tmp_path):
     spec = Spec(Space((8, 8, 3), jnp.uint8, None, 0.0, 255.0), Space((1,), jnp.float32, None, -1.0, 1.0))
     replay = SequenceBuffer(ReplayBuffer(20, shortest=9), 6)
     agent = Dreamer(SMALL, horizon=2)
-    learner = SequenceLearner(spec, agent, rnd(), Constant(0.5), replay, 2)
+    learner = ReplayLearner(spec, agent, rnd(), Constant(0.5), replay, 2)
     run = dataclasses.replace(
-        build_control.build("pendulum_swingup", "dreamer", "none", False, 0.5, None, ()),
+        build("pendulum_swingup", "dreamer", "none", False, 0.5, None, ()),
         agent=agent,
         replay=replay,
         bonus=rnd(),
@@ -230,10 +234,11 @@ def test_a_film_shows_truth_model_and_difference_side_by_side(tmp_path):
     image = rng.integers(0, 255, (12, 1, 8, 8, 3), np.uint8)
     no, zero = np.zeros((12, 1), bool), np.zeros((12, 1), np.float32)
     came = Transition(image, zero[..., None], zero + 1, np.roll(image, -1, 0), no, no)  # type: ignore[arg-type]
-    state = quick(lambda key: learner.store(learner.start(key), came))(jax.random.key(0))
+    state = quick(learner.start)(jax.random.key(0))
+    state = state._replace(replay=quick(learner.store)(state.replay, came))
     end = control_tasks.ControlState((state,), {}, came, np.zeros(1), np.asarray(12))  # type: ignore[arg-type]
     asked = TrainPlan(run, (7,), evaluate_every=1, checkpoint_every=1)  # type: ignore[arg-type]
-    gif, table = dreamer_video.record_dreams(asked, end, tmp_path)
+    gif, table = video.record_dreams(asked, end, tmp_path)
     with Image.open(gif) as shown:
         assert shown.n_frames == 7 and shown.size == (3 * 128, 128)  # type: ignore[attr-defined]
         first = np.asarray(shown.convert("RGB"), float)
@@ -241,9 +246,7 @@ def test_a_film_shows_truth_model_and_difference_side_by_side(tmp_path):
     assert min(near) < 25 and np.median(near) > 40, "the truth on the left, but for the colours of a GIF"
     with open(table, encoding="utf-8") as file:
         told = list(csv.DictReader(file))
-    assert len(told) == dreamer_video.WINDOWS and {line["real"] for line in told} == {"2.0"}, (
-        "two actions after five pictures"
-    )
+    assert len(told) == video.WINDOWS and {line["real"] for line in told} == {"2.0"}, "two actions after five pictures"
     assert all(float(line["paid"]) > 2 for line in told) and len({line["imagined"] for line in told}) > 1
 
 
@@ -289,17 +292,17 @@ def test_what_does_not_fit_is_told_in_a_sentence(case, capsys, tmp_path):
 def test_steps_that_are_taken_in_once_must_be_shared_out_evenly():
     run = plan().run
     with pytest.raises(ValueError, match="train_every=8 cannot be shared out over updates=3"):
-        build_control.resolve(dataclasses.replace(run, updates=3))  # type: ignore[arg-type]
+        resolve(dataclasses.replace(run, updates=3))  # type: ignore[arg-type]
     other = dataclasses.replace(run, updates=3, bonus=rnd())
-    assert build_control.resolve(other).updates == 3  # type: ignore[arg-type, attr-defined]
+    assert resolve(other).updates == 3  # type: ignore[arg-type, attr-defined]
 
 
 def test_a_replay_that_does_not_fit_is_refused_with_the_setting_that_helps(monkeypatch):
-    monkeypatch.setattr(control_tasks.memory, "free", lambda: 2**30)
+    monkeypatch.setattr(memory, "free", lambda: 2**30)
     with pytest.raises(
         ValueError, match=r"64 steps needs 2\.0 GiB .* a smaller --set replay\.steps\.capacity=\.\.\.\.$"
     ):
-        control_tasks.require_memory(plan().run, 2**31, 1)  # type: ignore[arg-type]
+        control_learner.require_memory(plan().run, 2**31, 1)  # type: ignore[arg-type]
 
 
 TINY_GRID = ("run.n_envs=2", "run.unroll=4", "updates=2", "prefill=8", "batch=2", "replay.length=4", "episodes=2")
@@ -323,22 +326,22 @@ def test_a_run_in_a_compiled_environment_is_stopped_and_gone_on_with(tmp_path):
         run.run, env=Walk(), agent=Listener(), bonus=NoBonus(), probes=(), resets_per_update=None
     )
     asked = asked._replace(run=dataclasses.replace(run, run=cheap), checkpoint_every=2)
-    programs = train_loop.prepare(asked)
+    programs = CompiledBackend(asked)
     end, found = go(asked, programs, tmp_path / "whole"), rows(tmp_path / "whole")
     assert [line["frames"] for line in found] == [16, 32, 48] and int(end.state.k[0]) == 6
     assert int(end.state.run.k[0]) == 12 and {"paid", "return"} <= set(found[0]) and "eval_return" in found[1]
     with pytest.raises(RuntimeError):
         go(asked, programs, tmp_path / "part", stops=Stops(1, RuntimeError))
     assert_equal(end.state, go(asked, programs, tmp_path / "part").state)
-    assert rows(tmp_path / "part") == found and dreamer_video.record_dreams(asked, end.state, tmp_path) == []
+    assert rows(tmp_path / "part") == found and video.record_dreams(asked, end.state, tmp_path) == []
 
 
 def test_dreamer_itself_learns_on_a_grid(tmp_path):
     """As `made train` builds it, nothing swapped: every network has moved, rows and dreams hold numbers."""
     settings = (*TINY_GRID, "run.agent.free_nats=0")  # or nothing teaches the prior
     asked = Train("Empty-5x5", "dreamer", "rnd", "16", set=settings, every="8", eval_every="16").plan()
-    programs = train_loop.prepare(asked)
-    first = programs.begin(programs.runs, programs.seeds).agent
+    programs = CompiledBackend(asked)
+    first = programs.init().agent
     end, found = go(asked, programs, tmp_path).state, rows(tmp_path)
     for part in ("world", "actor", "value"):
         pairs = zip(*(jax.tree.leaves(getattr(of, part)) for of in (first, end.agent)), strict=True)
@@ -346,6 +349,6 @@ def test_dreamer_itself_learns_on_a_grid(tmp_path):
     assert end.agent.k.tolist() == [4] and [line["frames"] for line in found] == [8, 16]
     told = ("model_loss", "actor_loss", "value_loss", "model/ends", "entropy", "bonus", "dream/value")
     assert all(np.isfinite([line[name] for name in told]).all() for line in found) and "eval_return" in found[1]
-    (known,) = dreamer_video.seeds_of(asked.run, end, 1)
-    video, returns = quick(lambda known, key: dreamer_video.predict(asked.run, known, key))(known, jax.random.key(0))
-    assert video.dtype == np.uint8 and video.shape[0] == 5 and np.isfinite(returns).all()
+    (known,) = video.seeds_of(asked.run, end, 1)
+    frames, returns = quick(lambda known, key: video.predict(asked.run, known, key))(known, jax.random.key(0))
+    assert frames.dtype == np.uint8 and frames.shape[0] == 5 and np.isfinite(returns).all()

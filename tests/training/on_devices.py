@@ -1,23 +1,22 @@
 """Run by devices_test.py in a process of its own: the same training on one device and on eight virtual ones."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from training import tiny
 
 from made.bonuses import HashedCount
-from made.training import checkpoint_file, sharding, train_loop
+from made.training import checkpoint_file, sharding
 from made.training.backends import compiled_envs
 
 
 def after(seeds: int, count: int):
     """What two seeds have come to after four updates in two rows: state, last row, evaluation."""
     plan = tiny.plan(seeds, bonus=HashedCount(bits=6))
-    programs = train_loop.prepare(plan, count)
-    state = programs.place(jax.jit(compiled_envs.begin)(programs.runs, programs.seeds))
+    backend = compiled_envs.CompiledBackend(plan, count)
+    state = backend.put(jax.jit(compiled_envs.begin)(backend.runs, backend.seeds))
     for n in (3, 1):
-        state, row = programs.advance(programs.runs, state, jnp.int32(n))
-    exam = programs.examine(programs.runs, state, programs.seeds)
+        state, row = backend.advance(state, n)
+    exam = backend.evaluate(state)
     assert {len(x.sharding.device_set) for x in jax.tree.leaves(state.streams)} == {count}
     return {name: x[:2] for name, x in checkpoint_file.flat((state, row, exam)).items()}
 

@@ -35,8 +35,8 @@ def compiled(name: str):
     if name not in _COMPILED:
         replay = CASES[name]
         everything = jnp.arange(replay.capacity)
-        read = quick(lambda state: stack_frames(replay.take(state, everything), replay.stack))
-        _COMPILED[name] = replay, quick(replay.push), read
+        read = quick(lambda state: stack_frames(replay.read(state, *replay.numbered(state, everything)), replay.stack))
+        _COMPILED[name] = replay, quick(replay.add), read
     return _COMPILED[name]
 
 
@@ -148,12 +148,12 @@ def test_images_may_come_as_their_last_frames_alone():
 def test_notes_of_a_bonus_are_kept_beside_a_step():
     replay, spec = ReplayBuffer(4), Spec(Space((2,), jnp.float32), ACTION)
     state = replay.init(spec, (EpisodeNote(trace=np.int32(0)), EpisodeNote(trace=np.zeros(2, np.float32))))
-    push = quick(replay.push)
+    push = quick(replay.add)
     for i in range(6):
         notes = EpisodeNote(trace=np.array([i], np.int32)), EpisodeNote(trace=np.full((1, 2), i, np.float32))
         blank = np.zeros((1, 2), np.float32), np.zeros((1, 1), np.float32), np.zeros(1, np.float32)
         state = push(state, Transition(*blank, blank[0], np.zeros(1, bool), np.zeros(1, bool), *notes))
-    read = quick(lambda state: stack_frames(replay.take(state, jnp.arange(4)), 1))(state)
+    read = quick(lambda state: stack_frames(replay.read(state, *replay.numbered(state, jnp.arange(4))), 1))(state)
     assert read.note.trace.tolist() == [5, 4, 3, 2] and read.next_note.trace[:, 1].tolist() == [5, 4, 3, 2]
 
 
@@ -163,7 +163,7 @@ def test_a_step_is_written_in_place():
     state = jax.eval_shape(lambda: replay._blank(pixels, (EpisodeNote(), EpisodeNote())))
     obs, number, off = np.zeros((1, 100, 100, 9), np.uint8), np.zeros(1, np.float32), np.zeros(1, bool)
     step = Transition(obs, number[:, None], number, obs, off, off)
-    needs = jax.jit(replay.push, donate_argnums=0).lower(state, step).compile().memory_analysis()
+    needs = jax.jit(replay.add, donate_argnums=0).lower(state, step).compile().memory_analysis()
     assert needs.temp_size_in_bytes < 1e6 < 3e9 < needs.alias_size_in_bytes
 
 

@@ -1,5 +1,6 @@
 """A run that was stopped goes on to the bits of one that never was, and its rows are neither lost nor doubled."""
 
+import copy
 import json
 import shutil
 
@@ -13,6 +14,7 @@ from made import load_run
 from made.core import Space, trees
 from made.core.config import to_dict
 from made.training import checkpoint, checkpoint_file, run_dir, sharding, train_loop
+from made.training.backends.compiled_envs import CompiledBackend
 from made.training.loggers import JSONL
 
 
@@ -21,7 +23,7 @@ def programs():
     """One compilation for all that differs in numbers only."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "options", lambda level: {"xla_backend_optimization_level": 0})
-        yield train_loop.prepare(tiny.plan())
+        yield CompiledBackend(tiny.plan())
 
 
 class Stops:
@@ -90,10 +92,10 @@ def assert_acts_as(policy, agent, state, spec):
 
 def assert_resumes(plan, programs, runs, end):
     """Training the loaded states to the end gives the state of the run that nothing stopped."""
-    state, at = programs.place(trees.stack([run.state for run in runs])), runs[0].update
+    state, at = programs.put(trees.stack([run.state for run in runs])), runs[0].update
     while at < plan.run.iterations:
         n = min(plan.run.every, plan.run.iterations - at)
-        state, at = programs.advance(programs.runs, state, jnp.int32(n))[0], at + n
+        state, at = programs.advance(state, n)[0], at + n
     assert_equal(end, state)
 
 
@@ -221,7 +223,8 @@ def test_a_checkpoint_of_another_configuration_is_refused(programs, whole, tmp_p
 
 def test_a_loss_that_is_no_number_stops_the_run_before_it_is_stored(programs, tmp_path):
     plan = tiny.plan(breaks_at=4.0)
-    broken = programs._replace(runs=trees.stack([tiny.run(), plan.run]))
+    broken = copy.copy(programs)
+    broken.runs = trees.stack([tiny.run(), plan.run])
     last = r"its last checkpoint, \S+/000000004\.safetensors, from before that, is kept"
     with pytest.raises(ValueError, match=rf"Seed 1 has a loss \(loss\) .* at update 5 \(160 frames\).*{last}"):
         go(plan, broken, tmp_path)

@@ -14,12 +14,13 @@ from gymnasium.vector import AutoresetMode
 from made.agents import QLearning, Uniform
 from made.bonuses import MADE, NoBonus
 from made.core import EpisodeNote
+from made.core.schedules import Constant
 from made.core.trial import Trial
 from made.envs.tabular import RandomTabular, Tabular
 from made.tabular.families import Lock
 from made.training.backends import compiled_envs
 from made.training.host.bonus import HostBonus, HostEnvironment, HostRollout, space_of, true_successor
-from made.training.on_policy import RunConfig, learn
+from made.training.on_policy import learn
 from made.training.rollout import EnvSlot, ResetPool, refill_pool, reset_slots, rollout
 from made.training.run_batch import run_batch
 
@@ -122,15 +123,15 @@ def cliff():
 def test_the_same_learner_runs_on_gymnasium(cliff):
     env = HostEnvironment(cliff())
     bonus, agent = MADE.tabular(50), QLearning(horizon=9.0)
-    run = RunConfig(small_lock(), agent, bonus, n_envs=N, unroll=T)
+    coef = Constant(1.0)
     host = HostBonus(bonus, env.spec, N)
     source = HostRollout(env, agent, host, seed=1)
     state = agent.init(jax.random.key(0), env.spec)
-    step = jax.jit(lambda agent, bonus, batch, k, key: learn(run, agent, bonus, batch, k, key))
+    step = jax.jit(lambda states, batch, k, key: learn(agent, bonus, coef, states, batch, k, key, T))
     for k in (1, 2):
         batch = source.collect(state, T)
         before = np.asarray(host.state.cover).sum()
-        state, host.state, metrics = step(state, host.state, batch, jnp.int32(k), jax.random.key(k))
+        state, host.state, metrics = step((state, host.state), batch, jnp.int32(k), jax.random.key(k))
         assert np.asarray(host.state.cover).sum() == before + N * T
     assert batch.obs.shape == (T, N) and bool(batch.truncated.any())
     assert all(np.isfinite(float(x)) for x in metrics.values())

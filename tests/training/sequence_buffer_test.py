@@ -20,10 +20,10 @@ from made.core import Agent, Density, LearnsFrom, ReplayContext, Space, Spec, Tr
 from made.core.schedules import Constant
 from made.nets.fit import Fit
 from made.training import memory
+from made.training.off_policy import ReplayLearner, ReplayRun
 from made.training.on_policy import RunConfig, evaluate
 from made.training.replay import ReplayBuffer, stack_frames
 from made.training.sequence_buffer import SequenceBuffer
-from made.training.sequence_learner import ReplayRun, SequenceLearner
 
 SPEC = Spec(Space((2,), jnp.float32), Space((1,), jnp.float32, None, -1.0, 1.0), horizon=6)
 CASES = {
@@ -40,7 +40,7 @@ def compiled(name: str):
         one = CASES[name]
         every = jnp.arange(one.steps.capacity)
         read = quick(lambda state: (one.size(state), stack_frames(one.take(state, every), one.stack)))
-        _COMPILED[name] = quick(one.push), read
+        _COMPILED[name] = quick(one.add), read
     return _COMPILED[name]
 
 
@@ -175,10 +175,11 @@ class FirstSeen(ConstantBonus):
 
 def test_one_call_stores_draws_windows_updates_the_bonus_and_learns_from_what_it_pays():
     bonus = MADE(FirstSeen(), Noted())
-    learner = SequenceLearner(SPEC, Listener(), bonus, Constant(0.1), CASES["whole"], 6)
+    learner = ReplayLearner(SPEC, Listener(), bonus, Constant(0.1), CASES["whole"], 6)
     stream = Naive([5, 2, 4], 0)
     came = lambda n: jax.tree.map(lambda x: x[:, None], stacked([stream.step() for _ in range(n)]))  # noqa: E731
-    state = quick(learner.store)(quick(learner.start)(jax.random.key(0)), came(12))
+    stored = lambda state, steps: state._replace(replay=learner.store(state.replay, steps))  # noqa: E731
+    state = quick(stored)(quick(learner.start)(jax.random.key(0)), came(12))
     more = jax.tree.map(jnp.asarray, came(4))
     after, metrics = quick(lambda state: learner.advance(state, more, 2))(state)
 
@@ -205,12 +206,12 @@ def test_one_call_stores_draws_windows_updates_the_bonus_and_learns_from_what_it
         pairs = zip(*map(jax.tree.leaves, (one, other)), strict=True)
         assert all(np.allclose(a, b, atol=1e-5) for a, b in pairs)
     assert np.isclose(metrics["paid"], np.mean(paid)) and float(metrics["rows"]) == 3 and int(after.k) == 2
-    apart, same = quick(lambda state: learner.study(learner.store(state, more), 2, 4))(state)
+    apart, same = quick(lambda state: learner.study(stored(state, more), 2, 4))(state)
     assert all(
         np.allclose(a, b, atol=1e-5) for a, b in zip(*map(jax.tree.leaves, (after.bonus, apart.bonus)), strict=True)
     )
     assert np.isclose(same["paid"], metrics["paid"]) and int(apart.replay.steps.taken) == 16
-    one, told = quick(lambda state: learner.store(state, more))(state), []
+    one, told = quick(lambda state: stored(state, more))(state), []
     for i in range(2):  # one a call
         one, metrics_of = quick(lambda state, i: learner.study_one(state, i, 2, 4))(one, i)
         told.append(float(metrics_of["paid"]))
@@ -310,7 +311,7 @@ def test_every_bonus_for_dreamer_has_the_settings_of_the_release(name):
 def test_every_bonus_fits_dreamer_on_pixels(name):
     """Traced at full size, not compiled: states keep their kind, and no frame of the replay is stored again."""
     pixels = Spec(Space((64, 64, 3), jnp.uint8), SPEC.action, horizon=500)
-    learner = SequenceLearner(
+    learner = ReplayLearner(
         pixels, Dreamer(), make_bonus(name, "dreamer"), Constant(0.1), SequenceBuffer(ReplayBuffer(1000))
     )
     state = jax.eval_shape(learner.start, jax.random.key(0))
@@ -356,7 +357,7 @@ def test_dreamer_runs_in_compiled_environments_without_using_a_key_twice():
         after, metrics = jax.jit(lambda key: trial.advance(trial.start(key))).lower(jax.random.key(0)).out_info
     assert jax.tree.structure(after) == jax.tree.structure(state) and "model_loss" in metrics and "return" in metrics
     acted = jax.eval_shape(
-        lambda agent: trial.learner(Walk()).decide(
+        lambda agent: trial.learner(Walk()).act(
             agent, trial.learner(Walk()).carries(3), jnp.ones(3, bool), jnp.zeros(3, jnp.int32), jax.random.key(0)
         ),
         state.run.agent,

@@ -129,6 +129,12 @@ class Dreamer(Agent):
         blank = Latent(jnp.zeros(self.layout.deter), jnp.zeros(self.layout.stoch))
         return blank, jnp.zeros(action_size(spec.action))
 
+    def acting_params(self, state):
+        """Encoder, recurrent model, actor and k: what `act` reads."""
+        unread = lambda world: (world.decoder, world.reward_head, world.ends_head)  # noqa: E731
+        world = eqx.tree_at(unread, state.world, (None, None, None), is_leaf=lambda x: x is None)
+        return DreamerState(world, state.actor, None, (), (), state.k)  # type: ignore[arg-type]
+
     def act(self, state, carry, obs, goal, key, *, explore=True):
         k_state, k_act, k_noise = jax.random.split(key, 3)
         noise = jax.random.normal(k_state, carry[0].stoch.shape)

@@ -23,8 +23,7 @@ from made.experiments.statistics import CensoredTimes, time_to_threshold
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Table
 from made.experiments.types import read_settings
-from made.training.bonus_coefs import BONUS_COEFS, bonus_coef_for
-from made.training.control_config import ControlConfig, control_config
+from made.training.control_config import BONUS_COEFS, ControlConfig, bonus_coef_for, control_config
 
 # The six tasks, and what RAD+RE3 has after 500K steps in its authors' own data: mean of 5 seeds.
 PUBLISHED_RE3 = {

@@ -1,44 +1,119 @@
-"""One run on many seeds as one program: `vmap` over the seeds, a loop over the updates of a row."""
+"""The backend of compiled environments: all updates up to a log record as one program, vectorized over runs."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from made.core import Metrics, trees
+from made.core.trial import EPISODE_MEANS, Trial
+from made.training import memory, sharding
+from made.training.backends import Backend, LogRecord
 from made.training.on_policy import RunConfig, RunState, evaluate
-from made.training.run_batch import mean_weight
+from made.training.sharding import ENVS, LANES
+from made.training.train_plan import TrainPlan
 
-COUNTED = ("episodes", "pool_reused")  # numbers of episodes, added up over a row
-NO_FAILURE = jnp.iinfo(jnp.int32).max  # where a seed went wrong, when it did not
+COUNTED = ("episodes", "pool_reused")  # numbers of episodes, added up over a log interval
+NO_FAILURE = jnp.iinfo(jnp.int32).max  # the update at which a seed went wrong, when it did not
 _APART = 0x6C6576  # sets the keys of evaluations apart from those of training
 
 
 class MetricSums(NamedTuple):
-    """What the updates of a row have added up to: total over weight is the value recorded."""
+    """What the updates of a log interval add up to: total over weight is the value recorded."""
 
     total: Metrics
     weight: Metrics
     bad: Int[Array, ""]  # the first update whose loss was not finite
 
 
-class LogRecord(NamedTuple):
-    """What one row says of each seed, leaves [L]."""
+class CompiledBackend(Backend):
+    """Compiled environments on one device or several, of one process or several.
 
-    scalars: Metrics
-    bad: Int[Array, " L"]  # NO_FAILURE, or the update in which something was not finite any more
+    Raises an error for a run that does not fit into memory, before anything is run. `compiling` is called once
+    everything is validated that can be without compiling.
+    """
+
+    def __init__(self, plan: TrainPlan, devices: int = 1, compiling: Callable[[], None] = lambda: None):
+        n, processes = len(plan.seeds), jax.process_count()
+        self._mesh = sharding.mesh_of(devices, n, plan.run.n_envs)
+        runs, seeds = replicate(plan.run, n), jnp.asarray(plan.seeds, jnp.uint32)
+        self._like = jax.eval_shape(begin, runs, seeds)
+        free = memory.free(devices // processes)
+        least = 2 * memory.size_of(self._like) // devices  # before an update and after it; known without compiling
+        sharding.on_first_process(lambda: memory.demand(least, free, n, exact=False))
+        compiling()
+        self._advance = compile_advance(runs, self._like, self._mesh)
+        sharding.on_first_process(lambda: memory.demand(memory.needed(self._advance), free, n))
+        self._where = None if self._mesh is None else sharding.places(self._like, self._mesh)
+        outs: dict[str, Any] = {"out_shardings": self._where} if processes > 1 else {}
+        self._begin = jax.jit(begin, compiler_options=sharding.options(0), **outs)
+        self._evaluate = compile_evaluation(plan.episodes, self._mesh)
+        self.runs, self.seeds = sharding.place(runs, self._mesh), sharding.place(seeds, self._mesh)
+
+    def like(self) -> RunState:
+        return self._like
+
+    def init(self) -> RunState:
+        state = self._begin(self.runs, self.seeds)
+        return state if jax.process_count() > 1 else self.put(state)
+
+    def put(self, state: RunState) -> RunState:
+        return sharding.place(state, self._mesh, self._where)
+
+    def fetch(self, state: RunState) -> RunState:
+        return sharding.gathered(state, self._mesh)
+
+    def advance(self, state: RunState, n: int) -> tuple[RunState, LogRecord]:
+        return self._advance(self.runs, state, jnp.int32(n))
+
+    def evaluate(self, state: RunState) -> Metrics:
+        return self._evaluate(self.runs, state, self.seeds)
+
+
+def compile_advance(runs: RunConfig, like: RunState, mesh: Mesh | None) -> jax.stages.Compiled:
+    """`advance` for states of these shapes, ready to be called."""
+    shapes = (jax.eval_shape(lambda x: x, runs), like, jax.ShapeDtypeStruct((), "int32"))
+    body, more = advance, dict[str, Any]()
+    if mesh is not None:
+        by_seed, everywhere = (NamedSharding(mesh, spec) for spec in (PartitionSpec(LANES), PartitionSpec()))
+        where = sharding.places(like, mesh)
+        outs = (where, by_seed if jax.process_count() == 1 else everywhere)
+        more = {"in_shardings": (by_seed, where, everywhere), "out_shardings": outs}
+        body = _per_device(advance, mesh, 2, PartitionSpec()) if mesh.shape[ENVS] == 1 else advance
+    return jax.jit(body, compiler_options=sharding.options(1), **more).lower(*shapes).compile()
+
+
+def compile_evaluation(episodes: int, mesh: Mesh | None) -> Callable:
+    """`evaluate_seeds` as a compiled function of (runs, state, seeds)."""
+    body: Any = functools.partial(evaluate_seeds, episodes=episodes)
+    more: dict[str, Any] = {}
+    if mesh is not None and mesh.shape[ENVS] == 1:
+        body = _per_device(body, mesh, 3)
+    if mesh is not None and jax.process_count() > 1:
+        more = {"out_shardings": NamedSharding(mesh, PartitionSpec())}
+    return jax.jit(body, compiler_options=sharding.options(1), **more)
+
+
+def _per_device(body: Any, mesh: Mesh, spread: int, *rest: PartitionSpec) -> Any:
+    """Each device works on its own seeds; the first `spread` arguments are split, the rest are not."""
+    by_seed = PartitionSpec(LANES)
+    ins = (*[by_seed] * spread, *rest)
+    # The check of what varies over devices is off: seeds exchange nothing, and agents need not know of devices.
+    return jax.shard_map(body, mesh=mesh, in_specs=ins, out_specs=by_seed, check_vma=False)
 
 
 def replicate(run: RunConfig, n: int) -> RunConfig:
-    """The run n times over, as a stack of lanes. Numbers go through NumPy, which leaves no weak types."""
+    """The run n times over, stacked. Numbers go through NumPy, which leaves no weak types."""
     return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(np.asarray(x)), (n, *np.shape(x))), run)
 
 
-def begin(lanes: RunConfig, seeds: Int[Array, " L"]) -> RunState:
-    """The state of each seed before its first update, leaves [L, ...]."""
+def begin(lanes: Trial, seeds: Int[Array, " L"]) -> Any:
+    """The state of each run before its first update, leaves [L, ...]."""
     state = jax.vmap(lambda run, seed: run.start(jax.random.key(seed)))(lanes, seeds)
     return jax.tree.map(strip_weak_type, state)
 
@@ -49,31 +124,34 @@ def strip_weak_type(x: Array) -> Array:
 
 
 def advance(lanes: RunConfig, state: RunState, n: Int[Array, ""]) -> tuple[RunState, LogRecord]:
-    """n updates of every seed, and what they measured. n is a number, not a shape: every row shares one program."""
+    """n updates of every seed, and what they measured. n is traced, so every log interval shares one program."""
 
     def lane(run: RunConfig, state: RunState) -> tuple[RunState, LogRecord]:
-        scalars = jax.eval_shape(run.advance, state)[1]
-
-        def update(_, carry: tuple[RunState, MetricSums]) -> tuple[RunState, MetricSums]:
-            state, measured = run.advance(carry[0])
-            return state, accumulate(carry[1], measured, state.k)
-
-        state, sums = jax.lax.fori_loop(0, n, update, (state, zeros(scalars)))
+        state, sums = run_interval(run, state, n)
         return state, row_of(run, state, sums)
 
     return jax.vmap(lane)(lanes, state)
 
 
+def run_interval(trial: Trial, state: Any, n: Int[Array, ""] | int) -> tuple[Any, MetricSums]:
+    """n iterations of one trial, and the sums of what they measured."""
+
+    def update(i: Int[Array, ""], carry: tuple[Any, MetricSums]) -> tuple[Any, MetricSums]:
+        state, measured = trial.advance(carry[0])
+        return state, accumulate(carry[1], measured, getattr(state, "k", i))
+
+    return jax.lax.fori_loop(0, n, update, (state, zeros(jax.eval_shape(trial.advance, state)[1])))
+
+
 def row_of(run: RunConfig, state: RunState, sums: MetricSums) -> LogRecord:
-    """What the updates of a row say of one seed."""
-    means = {name: x if name in COUNTED else _over(x, sums.weight[name]) for name, x in sums.total.items()}
+    """The log record of one seed."""
     bad = jnp.where(_has_nan(state.agent), jnp.minimum(sums.bad, state.k), sums.bad)
-    return LogRecord({**means, **run.snapshot(state)}, bad)
+    return LogRecord({**means(sums, COUNTED), **run.snapshot(state)}, bad)
 
 
 def zeros(scalars: Iterable[str]) -> MetricSums:
-    """Before the first update of a row."""
-    none = {name: jnp.zeros((), jnp.float32) for name in scalars}
+    """Before the first update of a log interval."""
+    none = {name: jnp.zeros((), float) for name in scalars}
     return MetricSums(none, none, jnp.int32(NO_FAILURE))
 
 
@@ -84,19 +162,33 @@ def accumulate(sums: MetricSums, measured: Metrics, k: Int[Array, ""]) -> Metric
         finite = jnp.isfinite(x)
         if is_loss(name):
             bad = jnp.where(finite, bad, jnp.minimum(bad, k))
-        share = jnp.where(finite, mean_weight(name, measured), 0.0).astype(jnp.float32)
-        total[name] = sums.total[name] + jnp.where(finite, share * x, 0.0).astype(jnp.float32)
+        share = jnp.where(finite, mean_weight(name, measured), 0.0).astype(float)
+        total[name] = sums.total[name] + jnp.where(finite, share * x, 0.0).astype(float)
         weight[name] = sums.weight[name] + share
     return MetricSums(total, weight, bad)
+
+
+def mean_weight(name: str, metrics: Metrics) -> Array:
+    """How much one update counts in the mean of a log interval: its ended episodes for an episode mean, else 1.
+
+    Updates in which few episodes end must not count as much as those in which many end: with long time limits the few
+    are the early successes, and an unweighted mean of per-update means overstates the return.
+    """
+    return metrics["episodes"] if name in EPISODE_MEANS and "episodes" in metrics else jnp.ones(())
+
+
+def means(sums: MetricSums, counted: tuple[str, ...] = ()) -> Metrics:
+    """The value of each metric in a log interval: its mean, or its sum if it is counted. NaN without data."""
+
+    def mean(total: Array, weight: Array) -> Float[Array, ""]:
+        return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), jnp.nan)
+
+    return {name: x if name in counted else mean(x, sums.weight[name]) for name, x in sums.total.items()}
 
 
 def is_loss(name: str) -> bool:
     """Whether a scalar is a loss, which must stay finite; others may be NaN for want of data."""
     return "loss" in name.rsplit("/", 1)[-1]
-
-
-def _over(total: Array, weight: Array) -> Float[Array, ""]:
-    return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), jnp.nan)
 
 
 def _has_nan(tree: PyTree) -> Bool[Array, ""]:
@@ -105,7 +197,7 @@ def _has_nan(tree: PyTree) -> Bool[Array, ""]:
 
 
 def evaluate_seeds(lanes: RunConfig, state: RunState, seeds: Int[Array, " L"], episodes: int) -> Metrics:
-    """Each seed on levels drawn from keys that training never uses; others at every update."""
+    """Each seed on levels from keys that training never uses; others at every update."""
 
     def lane(run: RunConfig, state: RunState, seed: Array) -> Metrics:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _APART), state.k)

@@ -1,15 +1,21 @@
-"""`made train` on DeepMind Control: one environment a seed in processes of their own, and learning beside them.
+"""The backend of control tasks: one environment a seed in worker processes, while the learner updates in parallel.
 
-    t:   act on what is seen  ->  send  ->  learn from step t - 1  ->  receive step t
+    action t:   receive step t - 1  ->  act  ->  send action t  ->  learn from step t - 1
 
-The update overlaps physics and drawing, and the order of events is the same whoever is done first; seeds from pixels
-have turns of their own (`made.training.backends.async_stepper`). So the agent that acts at step t has learnt from the
-steps up to t - 2. What came last and is not learnt from yet belongs to the state, as do the replay and the
-environments, so that a run goes on from a checkpoint to the bit.
+The update overlaps physics and rendering, and the order of events is the same whatever the timing: the agent that acts
+at step t has learnt from the steps up to t - 2. The last step, which is not learnt from yet, belongs to the state, as
+do the replay and the environments, so a run resumes from a checkpoint to the bit.
+
+Launching the kernels of an update takes the host as long as a GPU takes to run them: 2.4 and 2.5 ms without a bonus on
+an H200 (results/control/h200_earlier.json, "third"). With one thread for each seed the launches overlap, and the device
+works for one seed while another waits for an action or a frame. The order of events within a seed does not depend on
+the others. On a CPU the seeds take turns in one thread, because the matmuls use all cores.
 """
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -17,19 +23,18 @@ import numpy as np
 from jaxtyping import Int64, PyTree
 
 from made.core import Metrics, Spec, Transition, trees
-from made.envs.control import rendering
 from made.envs.control.snapshot import Arrays
 from made.envs.control.worker_pool import WorkerError, WorkerPool
-from made.training import checkpoint, memory
-from made.training.backends import compiled_envs
-from made.training.backends.async_stepper import AsyncStepper, evaluate_episodes
-from made.training.backends.control_learner import ControlLearner
+from made.training import checkpoint, compile_cache
+from made.training.backends import Backend, LogRecord, compiled_envs
+from made.training.backends.control_learner import ControlLearner, memory_outside_replay, require_memory, to_numpy
 from made.training.backends.host_envs import seed_for
-from made.training.control_config import ControlConfig, DreamerConfig
+from made.training.control_config import ControlConfig
+from made.training.nan_check import raise_if_nan
 from made.training.off_policy import ReplayLearnerState
-from made.training.train_loop import Backend
 from made.training.train_plan import TrainPlan
 
+AT_RANDOM = 0x72616E64  # sets the seeds of first actions apart from those of training
 _JUDGED = 0x6A756467  # sets the seeds of evaluations apart from those of training
 
 
@@ -38,42 +43,16 @@ class ControlState(NamedTuple):
 
     learners: tuple[ReplayLearnerState, ...]  # one of all seeds, leaves [L, ...], or one a seed
     workers: Arrays
-    came: Transition  # [L, ...] the last step, not learnt from yet; pictures are single frames
+    came: Transition  # [L, ...] the last step, not learnt from yet; images are single frames
     age: Int64[np.ndarray, " L"]  # actions in the episode so far
     k: Int64[np.ndarray, ""]  # actions so far
-    carries: tuple[PyTree, ...] = ()  # what agents remember of their episodes, as `learners` are divided
-
-
-def prepare(plan: TrainPlan, count: int = 1) -> Backend:
-    """The backend of a plan. It compiles at the first action and the first update."""
-    _validate(plan, count)
-    return _programs(_backend(plan))
-
-
-def _validate(plan: TrainPlan, count: int) -> None:
-    if count != 1:
-        raise ValueError(f"--devices {count} spreads compiled environments; control tasks take --devices 1.")
-    plan.run.demand()  # its length is known now
-
-
-@contextlib.contextmanager
-def prepared(plan: TrainPlan, count: int = 1) -> Iterator[Backend]:
-    """The same, with worker processes that end with the block."""
-    _validate(plan, count)
-    backend = _backend(plan)
-    try:
-        yield _programs(backend)
-    finally:
-        backend.close()
+    carries: tuple[PyTree, ...] = ()  # recurrent states, divided as `learners` are
 
 
 def restored(plan: TrainPlan, saved: checkpoint.Checkpoint) -> tuple[Spec, ControlState]:
     """What the environments look like, and the state of a checkpoint. The processes end before it returns."""
-    backend = _backend(plan)
-    try:
-        return backend.workers.spec, backend.place(checkpoint.restore(saved, backend.like()))
-    finally:
-        backend.close()
+    with contextlib.closing(ControlBackend(plan)) as backend:
+        return backend.workers.spec, backend.put(checkpoint.restore(saved, backend.like()))
 
 
 def learner_of(state: ControlState, lane: int, seeds: int, pixels: bool) -> ReplayLearnerState:
@@ -82,54 +61,20 @@ def learner_of(state: ControlState, lane: int, seeds: int, pixels: bool) -> Repl
     return trees.index(state.learners[0], lane) if shared else state.learners[lane]
 
 
-def _backend(plan: TrainPlan) -> "ControlBackend":
-    """The environments and the learner of a run that fits on this machine."""
-    run: ControlConfig = plan.run  # type: ignore[assignment]
-    if run.task.pixels:
-        rendering.choose()  # a sentence where nothing can be drawn, before anything is started
+def prepare(plan: TrainPlan, devices: int = 1) -> "ControlBackend":
+    """The backend of a plan that can run here. Programs are compiled at the first action and the first update."""
+    if devices != 1:
+        raise ValueError(f"--devices {devices} spreads compiled environments; control tasks take --devices 1.")
+    plan.run.demand()  # its length is known now
     return ControlBackend(plan)
 
 
-def _programs(backend: "ControlBackend") -> Backend:
-    plan = backend.plan
-    return Backend(plan.run, plan.seeds, backend.like(), backend.begin, backend.advance, backend.examine, backend.place)  # type: ignore
-
-
-def memory_outside_replay(run: ControlConfig, spec: Spec) -> int:
-    """Bytes that a seed needs on the device without its replay: networks, optimizers, and the bonus's buffers."""
-    return memory.size_of(jax.eval_shape(run.learner(spec).start_without_replay, jax.random.key(0)))
-
-
-def require_memory(run: ControlConfig, size: int, seeds: int, rest: int = 0) -> None:
-    """Raise an error for replays of `size` bytes a seed that do not fit, with `rest` bytes of each seed's other state.
-
-    They must fit on the device, and their copies in main memory while a checkpoint is written.
-    """
-    copies = 2 + (jax.default_backend() == "cpu")  # on a CPU the state itself is there too
-    total = seeds * (size + rest)
-    for needed, free, where in (
-        (total, memory.free(), "on the device"),
-        (copies * total, memory.free_on_host(), "on the host, for a checkpoint is a copy"),
-    ):
-        if free is None or needed <= free:
-            continue
-        dreams = isinstance(run, DreamerConfig)  # its frames have one size
-        fewer = "train fewer --seeds or " * (seeds > 1)
-        smaller = " or --set task.size=..." * (run.task.pixels and not dreams)
-        raise ValueError(
-            f"A replay of {run.replay.capacity:,} steps needs {memory.in_words(size)}"
-            f"{f', and the networks and bonus {memory.in_words(rest)},' * (rest > 0)} for each of {seeds} "
-            f"seed{'s' * (seeds > 1)}; {memory.in_words(needed)} are needed {where}, and {memory.in_words(free)} are "
-            f"free: {fewer}set a smaller --set replay{'.steps' * dreams}.capacity=...{smaller}."
-        )
-
-
-class ControlBackend:
-    """The environments of every seed, where they stand, and the learner beside them."""
+class ControlBackend(Backend):
+    """The environments of every seed and the learner."""
 
     def __init__(self, plan: TrainPlan):
         run: ControlConfig = plan.run  # type: ignore[assignment]
-        self.plan, self.run, self.task, self.at = plan, run, run.task, -1
+        self.plan, self.task, self.at = plan, run.task, -1
         self._training: WorkerPool | None = None
         self._judge: WorkerPool | None = None
         try:
@@ -142,7 +87,7 @@ class ControlBackend:
 
     @property
     def workers(self) -> WorkerPool:
-        """One environment for each seed, begun where there are none."""
+        """One environment for each seed, started where there are none."""
         if self._training is None:
             with _shorten_worker_errors():
                 parts = len(self.plan.seeds) if self.task.pixels else 1
@@ -150,7 +95,7 @@ class ControlBackend:
         return self._training  # type: ignore
 
     def close(self) -> None:
-        """End all processes; they are begun anew where they are needed again."""
+        """End all processes. They are started again where they are needed."""
         for workers in (self._training, self._judge):
             if workers is not None:
                 workers.close()
@@ -165,26 +110,19 @@ class ControlBackend:
         age, k, carries = np.zeros(n, np.int64), np.asarray(0, np.int64), self.learning.carries(1)
         return ControlState(self.learning.like(), workers.save(), came, age, k, carries)
 
-    def begin(self, run: Any = None, seeds: Any = None) -> ControlState:
+    def init(self) -> ControlState:
         """The state before the first action."""
-        del run, seeds
         self.workers.reset(self.plan.seeds)
         self.at = 0
         return self.like()._replace(learners=self.learning.start())
 
-    def place(self, state: ControlState) -> ControlState:
+    def put(self, state: ControlState) -> ControlState:
         """What learns on the device, as it was read from a checkpoint."""
         return state._replace(learners=jax.device_put(state.learners), carries=jax.device_put(state.carries))
 
-    def advance(self, run: Any, state: ControlState, n: Any) -> tuple[ControlState, compiled_envs.LogRecord]:
-        """n actions of every seed, and what they measured: `compiled_envs.advance` for control tasks."""
-        del run
-        with self._close_on_error():
-            return self._advance(state, int(n))
-
     @contextlib.contextmanager
     def _close_on_error(self) -> Iterator[None]:
-        """Where the block fails, environments may be in the middle of a step: whoever goes on begins with new ones."""
+        """After an error environments may be in the middle of a step, so the next call starts new ones."""
         try:
             with _shorten_worker_errors():
                 yield
@@ -192,39 +130,175 @@ class ControlBackend:
             self.close()
             raise
 
-    def _advance(self, state: ControlState, n: int) -> tuple[ControlState, compiled_envs.LogRecord]:
-        begins, workers, learning = int(state.k), self.workers, self.learning
-        if begins != self.at:
-            workers.load(state.workers)
-        learning.clear_waiting()
-        walk = AsyncStepper(self.plan, learning, workers, list(state.learners), state.came, state.age, state.carries)
-        walk.go(begins, n)
-        self.at = begins + n
-        scalars, bad = learning.row(walk.learners, walk.sums, self.at)
-        learnt, carries = tuple(walk.learners), tuple(walk.carries)
-        after = ControlState(learnt, workers.save(), walk.transitions, walk.age, np.asarray(self.at, np.int64), carries)
-        return after, compiled_envs.LogRecord({**walk.tally.means(), **scalars}, bad)  # type: ignore
+    def advance(self, state: ControlState, n: int) -> tuple[ControlState, LogRecord]:
+        """n actions of every seed, and what they measured."""
+        with self._close_on_error():
+            if (first := int(state.k)) != self.at:
+                self.workers.load(state.workers)
+            stepper = AsyncStepper(self.plan, self.learning, self.workers, state)
+            in_threads(lambda part, i: stepper.turn(part, first, i, n), len(state.learners), n + 1)
+            self.at = first + n
+            learners, scalars, bad = self.learning.close(stepper.learners, stepper.sums, self.at)
+            after = ControlState(
+                learners,
+                self.workers.save(),
+                jax.tree.map(lambda *x: np.concatenate(x), *stepper.steps),
+                stepper.age,
+                np.asarray(self.at, np.int64),
+                tuple(stepper.carries),
+            )
+            return after, LogRecord({**stepper.episodes.means(), **scalars}, bad)  # type: ignore
 
-    def examine(self, run: Any, state: ControlState, seeds: PyTree) -> Metrics:
-        """Evaluate every seed over whole episodes with the mean action, as `compiled_envs.evaluate_seeds` does."""
-        del run, seeds
-        k, each = int(state.k), range(self.plan.episodes)
-        seeds = [seed_for(seed, k, _JUDGED, i) for seed in self.plan.seeds for i in each]
+    def evaluate(self, state: ControlState) -> Metrics:
+        """Mean return of every seed over complete episodes with the mean action."""
+        k, episodes = int(state.k), self.plan.episodes
+        seeds = [seed_for(seed, k, _JUDGED, i) for seed in self.plan.seeds for i in range(episodes)]
         with self._close_on_error():
             self._judge = judge = self._judge or WorkerPool(self.task, seeds, parts=len(state.learners))
             judge.reset(seeds)
-            totals = evaluate_episodes(self.learning, state.learners, judge, self.plan.episodes, self.task.horizon, k)
-        count = np.full(len(self.plan.seeds), self.plan.episodes, float)
-        return {"eval_return": totals.reshape(-1, self.plan.episodes).mean(1), "eval_episodes": count}  # type: ignore[dict-item]
+            totals = evaluate_episodes(self.learning, state.learners, judge, episodes, self.task.horizon, k)
+        count = np.full(len(self.plan.seeds), episodes, float)
+        return {"eval_return": totals.reshape(-1, episodes).mean(1), "eval_episodes": count}  # type: ignore[dict-item]
+
+
+class AsyncStepper:
+    """The actions up to the next log record. Lists have an entry for each part: one of all seeds, or one a seed."""
+
+    def __init__(self, plan: TrainPlan, learning: ControlLearner, workers: WorkerPool, state: ControlState):
+        self.plan, self.learning, self.workers = plan, learning, workers
+        parts = range(len(state.learners))
+        self.learners, self.carries, self.age = learning.open(state.learners), list(state.carries), state.age.copy()
+        self.sums: list[Any] = [None for _ in parts]
+        self.episodes = EpisodeStats(len(plan.seeds))
+        self._slices = [workers.place(part) for part in parts]
+        self.steps = [trees.index(state.came, place) for place in self._slices]  # type: ignore[arg-type]
+        self._acted: list[Any] = [None for _ in parts]  # (observation, action) of the step that is waited for
+
+    def turn(self, part: int, first: int, i: int, n: int) -> None:
+        """The i-th of n actions of a part, after `first` earlier ones; i = n receives the last step."""
+        if i:
+            self._receive(part)
+        if i == n:
+            return
+        t, workers, place = first + i, self.workers, self._slices[part]
+        obs = workers.obs_of(part)
+        if t < self.plan.run.seed_steps:  # type: ignore[attr-defined]
+            actions = np.stack([self._random_action(seed, t) for seed in self.plan.seeds[place]])
+        else:
+            given = self.learners[part], self.carries[part], self.age[place] == 0, obs
+            self.carries[part], asked = self.learning.act(part, *given, t)
+            actions = to_numpy(asked)
+        if not np.isfinite(actions).all():
+            wrong = np.full(len(self.plan.seeds), compiled_envs.NO_FAILURE)
+            wrong[place] = np.where(np.isfinite(actions).all(-1), compiled_envs.NO_FAILURE, t)
+            raise_if_nan(self.plan, wrong)
+        self._acted[part] = workers.newest(obs), actions
+        workers.send(actions, part)
+        if t:
+            given = self.learners[part], self.sums[part], self.steps[part]
+            self.learners[part], self.sums[part] = self.learning.learn(part, *given, t)
+
+    def _random_action(self, seed: int, t: int) -> np.ndarray:
+        rng, shape = np.random.default_rng((seed, t, AT_RANDOM)), self.workers.spec.action.shape
+        return rng.uniform(-1, 1, shape).astype(np.float32)
+
+    def _receive(self, part: int) -> None:
+        step, place = self.workers.receive(part), self._slices[part]
+        self.steps[part] = Transition(*self._acted[part], step.reward, step.frame, step.terminated, step.truncated)  # type: ignore
+        self.age[place] += 1
+        ended = step.terminated | step.truncated
+        self.episodes.add(place, ended, step.total, self.age[place] * self.plan.run.unroll)
+        self.age[place] = np.where(ended, 0, self.age[place])
+
+
+class EpisodeStats:
+    """The episodes that ended in a log interval."""
+
+    def __init__(self, seeds: int):
+        self.count, self.total, self.length = np.zeros((3, seeds))
+
+    def add(self, place: slice, ended: np.ndarray, total: np.ndarray, length: np.ndarray) -> None:
+        """One more step of those seeds."""
+        self.count[place] += ended
+        self.total[place] += np.where(ended, total, 0.0)
+        self.length[place] += np.where(ended, length, 0)
+
+    def means(self) -> dict[str, Any]:
+        """Mean return and length; NaN where no episode ended. Lengths are in steps of the environment."""
+        some = np.where(self.count > 0, self.count, np.nan)
+        return {"return": self.total / some, "length": self.length / some, "episodes": self.count}
+
+
+def evaluate_episodes(
+    learning: ControlLearner,
+    learners: Sequence[ReplayLearnerState],
+    workers: WorkerPool,
+    episodes: int,
+    steps: int,
+    k: int,
+) -> np.ndarray:
+    """The return of the first episode of every environment by the mean action, `episodes` of each seed, [L * episodes].
+
+    k is the number of actions so far.
+    """
+    totals, began = np.full(workers.n_envs, np.nan), np.ones(workers.n_envs, bool)
+    carries, leaves = list(learning.carries(episodes)), [jax.tree.leaves(one) for one in learners]
+
+    def turn(part: int, i: int) -> None:
+        place = workers.place(part)
+        if i:
+            step = workers.receive(part)
+            began[place] = step.terminated | step.truncated
+            totals[place] = np.where(began[place] & np.isnan(totals[place]), step.total, totals[place])
+        if i < steps:
+            given = leaves[part], carries[part], began[place], workers.obs_of(part)
+            carries[part], asked = learning.act(part, *given, k, i, explore=False)
+            workers.send(to_numpy(asked), part)
+
+    in_threads(turn, len(learners), steps + 1)
+    return totals
+
+
+def in_threads(turn: Callable[[int, int], None], parts: int, turns: int, threads: bool | None = None) -> None:
+    """turn(part, i) for every part and 0 <= i < turns, those of a part in their order; in threads unless on a CPU.
+
+    If one fails, the others end after their current turn, and its error is raised.
+    """
+    if parts == 1 or not (jax.default_backend() != "cpu" if threads is None else threads):
+        for i in range(turns):
+            for part in range(parts):
+                turn(part, i)
+        return
+    over, failed = threading.Event(), []
+
+    def alone(part: int) -> None:
+        compile_cache.cancel_on(over)
+        for i in range(turns):
+            if over.is_set():
+                return
+            try:
+                turn(part, i)
+            except BaseException as error:
+                failed.append(error)
+                over.set()
+
+    with ThreadPoolExecutor(parts) as pool:
+        try:
+            for done in [pool.submit(alone, part) for part in range(parts)]:
+                done.result()
+        finally:
+            over.set()  # the main thread was interrupted while waiting
+    if failed:
+        raise failed[0]
 
 
 @contextlib.contextmanager
 def _shorten_worker_errors() -> Iterator[None]:
-    """What became of a process in one sentence: who it was, and the last line of its traceback."""
+    """The error of a process in one sentence: which process, and the last line of its traceback."""
     try:
         yield
     except WorkerError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = lines[0] if len(lines) == 1 else f"{lines[0].split(' failed:')[0]} failed: {lines[-1]}"
+        message = lines[0] if len(lines) == 1 else f"{lines[0].split(' failed:')[0]} failed: {lines[-1]}"
         goes_on = "The same command goes on from the last checkpoint, where there is one."
-        raise ValueError(f"{said.rstrip('.')}. {goes_on}") from error
+        raise ValueError(f"{message.rstrip('.')}. {goes_on}") from error

@@ -12,57 +12,23 @@ same episodes for the same seeds.
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from made.core import Metrics, Transition, trees
 from made.envs.external.host_env import Hosted
 from made.training import memory, sharding
-from made.training.backends import compiled_envs
+from made.training.backends import Backend, LogRecord, compiled_envs
 from made.training.host.bonus import HostBonus, HostRollout
-from made.training.on_policy import RunConfig, RunState, learn
-from made.training.train_loop import Backend
+from made.training.on_policy import RunConfig, RunState, improve, start
 from made.training.train_plan import TrainPlan
 
 _APART = 0x686F7374  # sets the seeds of evaluations apart from those of training
 
 
-def prepare(plan: TrainPlan, count: int = 1) -> Backend:
-    """What `train_loop.train` runs. The programs are compiled at the first update; nothing is spread over devices."""
-    if count != 1:
-        raise ValueError(f"--devices {count} spreads compiled environments; tasks of other libraries take --devices 1.")
-    runs, seeds = compiled_envs.replicate(plan.run, len(plan.seeds)), jnp.asarray(plan.seeds, jnp.uint32)
-    like = jax.eval_shape(begin, runs, seeds)
-    memory.demand(2 * memory.size_of(like), memory.free(), len(plan.seeds), exact=False)
-    quick, hosts = jax.jit(begin, compiler_options=sharding.options(0)), Hosts(plan)
-    return Backend(runs, seeds, like, quick, hosts.advance, hosts.examine, jax.device_put)
-
-
 def begin(runs: RunConfig, seeds: Int[Array, " L"]) -> RunState:
     """The state of each seed before its first update, leaves [L, ...]: `compiled_envs.begin` for hosts."""
-    return jax.vmap(lambda run, seed: start(run, jax.random.key(seed)))(runs, seeds)
-
-
-def start(run: RunConfig, key: Key[Array, ""]) -> RunState:
-    """As `made.training.on_policy.start`, with the same weights for the same key, but without environments."""
-    _, k_agent, k_bonus, _, _, k_watch, k_next = jax.random.split(key, 7)
-    spec = run.env.spec._replace(goal=run.bonus.memory.goal(run.env.spec))
-    keys = jax.random.split(k_watch, len(run.probes)) if run.probes else ()
-    probe_states = tuple(watch.init(k, spec) for watch, k in zip(run.probes, keys, strict=True))
-    agent, bonus, nothing = run.agent.init(k_agent, spec), run.bonus.init(k_bonus, spec), jnp.zeros((), jnp.int32)
-    state = RunState(run.env, agent, bonus, (), None, probe_states, nothing, k_next)  # type: ignore[arg-type]
+    state = jax.vmap(lambda run, seed: start(run, jax.random.key(seed), slots=False))(runs, seeds)
     return jax.tree.map(compiled_envs.strip_weak_type, state)
-
-
-def update(
-    run: RunConfig, state: RunState, batch: Transition, episodes: Metrics, key: Key[Array, ""]
-) -> tuple[RunState, Metrics]:
-    """One iteration of `made.training.on_policy.iterate` after its rollout."""
-    k = state.k + 1
-    agent, bonus, metrics = learn(run, state.agent, state.bonus, batch, k, key)
-    probe_states = tuple(
-        watch.update(seen, batch, k) for watch, seen in zip(run.probes, state.probe_states, strict=True)
-    )
-    return state._replace(agent=agent, bonus=bonus, probe_states=probe_states, k=k), {**episodes, **metrics}
 
 
 def source_of(run: RunConfig, bonus_state: PyTree, n: int) -> HostRollout:
@@ -80,53 +46,64 @@ def seed_for(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 2)
 
 
-class Hosts:
-    """The environments of every seed, and where they stand."""
+class HostBackend(Backend):
+    """The environments of every seed. Programs are compiled at the first update; nothing is spread over devices."""
 
-    def __init__(self, plan: TrainPlan):
+    def __init__(self, plan: TrainPlan, devices: int = 1):
+        if devices != 1:
+            raise ValueError(
+                f"--devices {devices} spreads compiled environments; tasks of other libraries take --devices 1."
+            )
         self.plan, self.at = plan, -1
+        self.runs, self.seeds = compiled_envs.replicate(plan.run, len(plan.seeds)), jnp.asarray(plan.seeds, jnp.uint32)
+        memory.demand(2 * memory.size_of(self.like()), memory.free(), len(plan.seeds), exact=False)
         self._sources: dict[int, HostRollout] = {}
         self._judge: HostRollout | None = None
+        self._begin = jax.jit(begin, compiler_options=sharding.options(0))
         quick = sharding.options(1)
         self._update, self._row = (jax.jit(f, compiler_options=quick) for f in (self._add, compiled_envs.row_of))
+
+    def like(self) -> RunState:
+        return jax.eval_shape(begin, self.runs, self.seeds)
+
+    def init(self) -> RunState:
+        return self.put(self._begin(self.runs, self.seeds))
 
     def _add(
         self, run: RunConfig, state: RunState, batch: Transition, episodes: Metrics, key, sums: compiled_envs.MetricSums
     ):
-        state, measured = update(run, state, batch, episodes, key)
-        return state, compiled_envs.accumulate(sums, measured, state.k)
+        state, measured = improve(run, state, batch, key)
+        return state, compiled_envs.accumulate(sums, {**episodes, **measured}, state.k)
 
-    def advance(self, runs: RunConfig, state: RunState, n: Int[Array, ""]) -> tuple[RunState, compiled_envs.LogRecord]:
-        """n updates of one seed after the other, and what they measured: `compiled_envs.advance` for hosts."""
+    def advance(self, state: RunState, n: int) -> tuple[RunState, LogRecord]:
+        """n updates of one seed after the other, and what they measured."""
         k, every, checks = int(state.k[0]), self.plan.run.every, self.plan.checkpoint_every
         fresh = k != self.at or k // checks > (k - every) // checks  # a checkpoint was written here
         each = []
         for lane, seed in enumerate(self.plan.seeds):
-            run, one = trees.index(runs, lane), trees.index(state, lane)
+            run, one = trees.index(self.runs, lane), trees.index(state, lane)
             if lane not in self._sources:
                 self._sources[lane] = source_of(self.plan.run, one.bonus, self.plan.run.n_envs)
             if fresh:
                 self._sources[lane].begin(seed_for(seed, k))
-            each.append(self._lane(self._sources[lane], run, one, int(n)))
-        self.at = k + int(n)
+            each.append(self._lane(self._sources[lane], run, one, n))
+        self.at = k + n
         return tuple(trees.stack(part) for part in zip(*each, strict=True))  # type: ignore[return-value]
 
-    def _lane(
-        self, source: HostRollout, run: RunConfig, state: RunState, n: int
-    ) -> tuple[RunState, compiled_envs.LogRecord]:
+    def _lane(self, source: HostRollout, run: RunConfig, state: RunState, n: int) -> tuple[RunState, LogRecord]:
         sums = None
         for _ in range(n):
             key, k_act, k_note, k_learn = jax.random.split(state.key, 4)
             source.key, source.bonus.key, source.bonus.state = k_act, k_note, state.bonus
             batch, state = source.collect(state.agent, run.unroll), state._replace(key=key)
-            given = (run, state, batch, _episodes(source), k_learn)
-            sums = sums or compiled_envs.zeros(jax.eval_shape(update, *given)[1])
-            state, sums = self._update(*given, sums)
+            episodes = _episodes(source)
+            if sums is None:
+                sums = compiled_envs.zeros({**episodes, **jax.eval_shape(improve, run, state, batch, k_learn)[1]})
+            state, sums = self._update(run, state, batch, episodes, k_learn, sums)
         return state, self._row(run, state, sums)  # type: ignore[arg-type]
 
-    def examine(self, runs: RunConfig, state: RunState, seeds: PyTree) -> Metrics:
+    def evaluate(self, state: RunState) -> Metrics:
         """Evaluate every seed on levels that training never uses, as `compiled_envs.evaluate_seeds` does."""
-        del runs, seeds
         found = []
         for lane, seed in enumerate(self.plan.seeds):
             one = trees.index(state, lane)

@@ -13,7 +13,7 @@ import pytest
 from made.envs.control import frame_stack, make_control
 from made.envs.control.simulation import Simulation
 from made.envs.control.worker_pool import WorkerError, WorkerPool
-from made.training.backends.async_stepper import in_threads
+from made.training.backends.control_tasks import in_threads
 
 PIXELS = make_control("pendulum_swingup", size=24, low_res_shadows=True, repeat=250)  # four actions an episode
 STATES = make_control("cartpole_swingup_sparse", pixels=False, repeat=500)

@@ -57,20 +57,20 @@ def shared():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "options", lambda level: {"xla_backend_optimization_level": 0})
         patch.setattr(os, "cpu_count", lambda: 1)
-        real, kept = control_tasks.prepared, contextlib.ExitStack()
-        made = {}
+        real, made = control_tasks.prepare, []
 
-        @contextlib.contextmanager
         def once(plan):
             if not made:
-                made["programs"] = kept.enter_context(real(plan))
-            yield made["programs"]
+                made.append(real(plan))
+            return made[0]
 
-        patch.setattr(control_tasks, "prepared", once)
+        patch.setattr(control_tasks, "prepare", once)
+        patch.setattr(resumable, "contextlib", types.SimpleNamespace(closing=contextlib.nullcontext))  # it stays open
         patch.setattr(resumable, "SECONDS", 0.0)  # a checkpoint at each row
         patch.setattr(resumable, "SELDOM", 0.0)
-        with kept:
-            yield
+        yield
+        for backend in made:
+            backend.close()
 
 
 def twice(scale: Scale) -> dict:
@@ -116,7 +116,7 @@ def test_a_killed_piece_goes_on_from_its_checkpoint_to_the_same_rows(whole, tmp_
     (folder,) = (store.root / ".unfinished" / "dmc").iterdir()
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["000000020.safetensors"]
     again, begun = Store(store.root), []  # marked as a store, though nothing is stored yet
-    monkeypatch.setattr(control_tasks.ControlBackend, "begin", lambda *_: begun.append(1))
+    monkeypatch.setattr(control_tasks.ControlBackend, "init", lambda *_: begun.append(1))
     assert runner.run([SMOKE], again) == 2 and not begun
     assert "2 runs made, 40 iterations at" in capsys.readouterr().out, "the other 40 of two labels were there before"
     assert rows(again) == rows(whole)

@@ -12,7 +12,7 @@ from made.experiments.paper import control_setup, control_verdicts, dreamer_retu
 from made.experiments.store.store import Scale, Store
 from made.experiments.store.table import Record, Table
 from made.experiments.types import Verdict
-from made.training import dreamer_video, sharding
+from made.training import sharding, video
 from made.training.run_batch import group_by_program
 
 TASKS = control_setup.TASKS
@@ -65,7 +65,7 @@ def test_the_smoke_run_is_trained_and_stored_with_its_dreams(tmp_path, monkeypat
         assert np.isfinite(column(name)).all() and np.ptp(column(name)) > 0, name
     for name in ("paid", "imagined"):
         at, (dreamt,) = table.arrays("pendulum_swingup/none", f"dream/{name}")
-        assert at.tolist() == [40] and dreamt.shape == (1, dreamer_video.WINDOWS) and np.isfinite(dreamt).all()
+        assert at.tolist() == [40] and dreamt.shape == (1, video.WINDOWS) and np.isfinite(dreamt).all()
     assert np.ptp(dreamt) > 0 and sorted(table.array_names()) == ["dream/imagined", "dream/paid"], "no video of states"
     assert not (store.root / ".unfinished").exists()
 

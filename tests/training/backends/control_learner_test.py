@@ -1,75 +1,62 @@
-"""Steps that wait to be stored, arrays that are copied when they change, and calls that wait for each other."""
+"""The learner of control runs: parts of a state, steps that wait to be stored, parameters that are copied."""
 
-import time
-from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from made.core import Transition
-from made.training.backends.control_learner import DeviceMirror, Exclusive, StepBuffer, cpu_device
+from made.training.backends.control_learner import ControlLearner, Part, cpu_device
 
 
-def step(i, lanes=()):
-    numbers = np.full((*lanes, 1, 1), float(i))
+def step(i, seeds=()):
+    numbers = np.full((*seeds, 1, 1), float(i))
     return Transition(numbers, numbers, numbers, numbers, numbers, numbers)
 
 
-def stored(waiting, all_steps):
-    """The rewards of each call that stores."""
-    calls = []
-    keep = lambda leaves, steps: [*leaves, calls.append(np.squeeze(steps.reward).tolist())]  # noqa: E731
-    assert len(waiting.stored(keep, [], all_steps)) == len(calls)
-    return calls
+def waiting(many, vectorized=False):
+    """(a learner that stores so many steps at a time, the rewards of each call that stores)"""
+    learner, calls = ControlLearner.__new__(ControlLearner), []
+    learner.run, learner.vectorized = SimpleNamespace(at_once=many), vectorized  # type: ignore[assignment]
+    learner._waiting, learner._replay = [[]], Part([1], None)
+    store = lambda replay, steps: [calls.append(np.squeeze(steps.reward).tolist()) or replay[0] + 1]  # noqa: E731
+    learner._storing = {1: store, many: store}  # type: ignore[dict-item]
+    return learner, calls
 
 
-def test_whole_stretches_are_stored_together_and_the_rest_one_by_one_in_their_order():
-    waiting = StepBuffer(3, axis=0)
-    for i in range(8):
-        waiting.add(step(i))
-    assert stored(waiting, all_steps=False) == [[0, 1, 2], [3, 4, 5]]
-    assert stored(waiting, all_steps=False) == []
-    assert stored(waiting, all_steps=True) == [6, 7]
-    waiting.add(step(9))
-    waiting.clear()
-    assert stored(waiting, all_steps=True) == []
+def test_full_chunks_are_stored_together_and_the_rest_one_by_one_in_their_order():
+    learner, calls = waiting(3)
+    learner._waiting[0] = [step(i) for i in range(8)]
+    leaves = learner._stored(0, [5, 0], all_steps=False)  # type: ignore[list-item]
+    assert calls == [[0, 1, 2], [3, 4, 5]] and leaves == [5, 2]
+    assert learner._stored(0, leaves, all_steps=False) == leaves and len(calls) == 2
+    assert learner._stored(0, leaves, all_steps=True) == [5, 4] and calls[2:] == [6, 7]
+    assert learner._waiting == [[]]
 
 
-def test_lanes_are_put_together_along_time():
-    waiting = StepBuffer(2, axis=1)
-    for i in range(2):
-        waiting.add(step(i, lanes=(2,)))
-    assert stored(waiting, all_steps=False) == [[[0, 1], [0, 1]]]
+def test_steps_of_several_seeds_are_joined_along_time():
+    learner, calls = waiting(2, vectorized=True)
+    learner._waiting[0] = [step(i, seeds=(2,)) for i in range(2)]
+    learner._stored(0, [5, 0], all_steps=False)  # type: ignore[list-item]
+    assert calls == [[[0, 1], [0, 1]]]
 
 
-def test_arrays_are_copied_when_they_are_others_and_only_those_named():
-    copies, arrays = DeviceMirror(jax.devices()[0]), [jnp.full(2, float(i)) for i in range(3)]
-    first = copies(arrays, [0, 2])
-    assert first[1] is None and [float(first[i][0]) for i in (0, 2)] == [0.0, 2.0]
-    again = copies([arrays[0], jnp.zeros(2), arrays[2]], [0, 2])
-    assert all(x is y for x, y in zip(first, again, strict=True)), "the second is not read"
-    changed = copies([arrays[0], arrays[1], jnp.full(2, 9.0)], [0, 2])
-    assert float(changed[2][0]) == 9.0
-    assert [float(x[0]) for x in copies(arrays, [])] == [0.0, 1.0, 2.0]
+def test_the_acting_device_gets_new_parameters_after_updates_alone():
+    learner = ControlLearner.__new__(ControlLearner)
+    learner.vectorized, learner.actor, learner._copied = False, jax.devices()[0], [None]
+    learner._params, learner._keys = Part([1], None), {True: [None], False: [None]}
+    learner._acting = {explore: lambda params, *_: params[0] for explore in (True, False)}  # type: ignore[assignment]
+    act = lambda x, explore=True: float(learner.act(0, [0, jnp.float32(x)], (), 0, 0, explore=explore))  # type: ignore  # noqa: E731
+    assert [act(1), act(2), act(3, explore=False)] == [1, 1, 3], "the copy of the first"
+    learner._copied = [None]
+    assert act(2) == 2
 
 
-def test_calls_from_threads_wait_for_what_the_one_before_gives():
-    at, bursts = [], Exclusive()
-
-    class Answer:
-        def __init__(self, i):
-            at.append(("called", i))
-            self.i = i
-
-        def block_until_ready(self):
-            time.sleep(0.002)
-            at.append(("there", self.i))
-
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda i: bursts(Answer, i), range(12)))
-    assert [answer.i for answer in answers] == list(range(12))
-    assert at[::2] == [("called", i) for _, i in at[::2]] and at[1::2] == [("there", i) for _, i in at[::2]]
+def test_a_part_is_picked_by_its_place_in_the_state():
+    part = Part.of({"a": 2, "b": [0]})
+    assert part.pick(["x", "y", "z"]) == ["z", "x"]  # type: ignore[comparison-overlap, arg-type]
+    assert jax.tree.unflatten(part.tree, part.pick(["x", "y", "z"])) == {"a": "z", "b": ["x"]}  # type: ignore[arg-type]
 
 
 def test_on_a_cpu_the_agent_acts_where_it_learns():

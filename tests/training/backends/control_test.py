@@ -1,5 +1,6 @@
 """Training on DeepMind Control: what is stored and when, going on from a checkpoint, evaluation, what is refused."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -17,16 +18,17 @@ from training.together import take
 from made.agents.sac import RAD
 from made.bonuses import RE3, Sum
 from made.bonuses.replay_data import LastFrame
-from made.cli import build_control, main
+from made.cli import main
+from made.cli.build import build
 from made.cli.train import Train
 from made.core.config import to_dict
 from made.envs.control import rendering
 from made.envs.control.simulation import Simulation
 from made.training import checkpoint, checkpoint_file, memory, run_dir, sharding, train_loop
-from made.training.backends import async_stepper, control_tasks
+from made.training.backends import control_learner, control_tasks
 from made.training.backends.control_learner import ControlLearner
-from made.training.bonus_coefs import BONUS_COEFS as TASKS
-from made.training.bonus_coefs import bonus_coef_for
+from made.training.control_config import BONUS_COEFS as TASKS
+from made.training.control_config import bonus_coef_for
 from made.training.train_plan import TrainPlan
 
 ACTIONS, FIRST, EVERY, SEEDS = 26, 6, 5, (0, 1)
@@ -46,7 +48,7 @@ def small():
 def plan(agent: str) -> TrainPlan:
     """Twenty-six actions in rows of five, learning after the first six; episodes end in the midst of rows."""
     more = ("task.size=24", "agent.layout.crop=20") if agent == "rad" else ()
-    run = build_control.build("pendulum_swingup", agent, "none", False, 0.1, None, (*LONG, *more))
+    run = build("pendulum_swingup", agent, "none", False, 0.1, None, (*LONG, *more))
     layout = dataclasses.replace(run.agent.layout, width=6, depth=1, channels=2, features=4)
     bonus = Sum((rnd(), RE3(**TINY, capacity=40)))  # one that learns from the batch, one that takes in every step
     run = dataclasses.replace(
@@ -61,13 +63,8 @@ def whole(request, tmp_path_factory):
     if request.param == "rad":
         request.getfixturevalue("drawing")
     asked, out = plan(request.param), tmp_path_factory.mktemp(request.param)
-    programs = control_tasks.prepare(asked)
-    yield asked, programs, out, go(asked, programs, out)
-    beside(programs).close()
-
-
-def beside(programs) -> control_tasks.ControlBackend:
-    return programs.advance.__self__
+    with contextlib.closing(control_tasks.prepare(asked)) as backend:
+        yield asked, backend, out, go(asked, backend, out)
 
 
 def replays(state) -> list:
@@ -100,21 +97,21 @@ def test_a_control_run_is_loaded_as_it_was_trained(whole, tmp_path):
         learner = control_tasks.learner_of(end.state, lane, len(SEEDS), asked.run.task.pixels)
         assert to_dict(run.config) == to_dict(asked.run) and run.update == ACTIONS
         assert_equal(run.state, learner)
-        assert_acts_as(run.policy, asked.run.agent, learner.agent, beside(programs).learning.learner.spec)
+        assert_acts_as(run.policy, asked.run.agent, learner.agent, programs.learning.learner.spec)
 
 
 def test_a_program_for_each_kind_of_update_learns_the_same(whole):
     """As on a GPU, where the host would have to wait for the choice between them."""
     asked, programs, _, _ = whole
-    one = beside(programs).learning
+    one = programs.learning
     other = ControlLearner(asked.run, one.learner.spec, SEEDS, at_phase=True)  # type: ignore[arg-type]
     assert other.at_phase and not one.at_phase
-    came, ends = beside(programs).like().came, []
+    came, ends = programs.like().came, []
     for learning in (one, other):
-        learners, sums = list(one.start()), [None] * len(one.like())
+        learners, sums = learning.open(one.start()), [None] * len(one.like())
         for t in range(FIRST, FIRST + 4):
             take(learning, learners, sums, came, t)
-        ends.append([jax.tree.leaves(x.leaves) for x in learners])
+        ends.append(learners)
     for x, y in zip(*map(jax.tree.leaves, ends), strict=True):
         assert np.allclose(*(np.asarray(jax.random.key_data(z) if _is_key(z) else z) for z in (x, y)), atol=1e-5)
 
@@ -131,7 +128,7 @@ def test_the_replay_holds_what_the_actions_bring_about(whole):
         assert taken == ACTIONS - 1
         actions, frames = held.steps.action[0, :taken], held.frames[0]
         at_random = [
-            np.random.default_rng((seed, t, async_stepper.AT_RANDOM)).uniform(-1, 1, 1).astype(np.float32)
+            np.random.default_rng((seed, t, control_tasks.AT_RANDOM)).uniform(-1, 1, 1).astype(np.float32)
             for t in range(taken)
         ]
         same = np.isclose(actions, at_random).all(-1)
@@ -171,7 +168,7 @@ def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path
 def test_a_seed_that_takes_turns_with_others_is_the_same_alone(whole, tmp_path):
     asked, _, out, _ = whole
     alone = asked._replace(seeds=SEEDS[1:])
-    with control_tasks.prepared(alone) as programs:
+    with contextlib.closing(control_tasks.prepare(alone)) as programs:
         go(alone, programs, tmp_path)
     assert rows(tmp_path) == [line for line in rows(out) if line["seed"] == SEEDS[1]]
 
@@ -180,12 +177,11 @@ def test_seeds_in_threads_of_their_own_are_the_same(drawing, tmp_path, monkeypat
     """As on a GPU, with a program for each kind of update; threads that need a program first compile it once."""
     asked, compiled, ends = plan("rad"), [], []
     monkeypatch.setattr(sharding, "compiled", lambda lowered: compiled.append(1) or [one.compile() for one in lowered])
-    in_threads = async_stepper.in_threads
-    with control_tasks.prepared(asked) as programs:
-        one = beside(programs)
-        one.learning = ControlLearner(asked.run, one.workers.spec, SEEDS, at_phase=True)  # type: ignore[arg-type]
+    in_threads = control_tasks.in_threads
+    with contextlib.closing(control_tasks.prepare(asked)) as programs:
+        programs.learning = ControlLearner(asked.run, programs.workers.spec, SEEDS, at_phase=True)  # type: ignore[arg-type]
         for threads in (True, False):
-            monkeypatch.setattr(async_stepper, "in_threads", functools.partial(in_threads, threads=threads))
+            monkeypatch.setattr(control_tasks, "in_threads", functools.partial(in_threads, threads=threads))
             ends.append(go(asked, programs, tmp_path / str(threads)))
     assert len(compiled) == 1 and rows(tmp_path / "True") == rows(tmp_path / "False")
     assert_equal(*(end.state for end in ends))
@@ -200,13 +196,11 @@ def test_an_evaluation_plays_whole_episodes_of_its_own_by_the_mean_action(whole,
         asked_how.append(explore)
         return carry, np.full((len(obs), 1), 0.9, np.float32)
 
-    monkeypatch.setattr(beside(programs).learning, "ask", push)
+    monkeypatch.setattr(programs.learning, "act", push)
     before = checkpoint_file.flat(end.state.workers)
-    found = programs.examine(None, end.state, None)
+    found = programs.evaluate(end.state)
     assert not any(asked_how) and len(asked_how) == 10
-    assert all(
-        np.array_equal(x, before[name]) for name, x in checkpoint_file.flat(beside(programs).workers.save()).items()
-    )
+    assert all(np.array_equal(x, before[name]) for name, x in checkpoint_file.flat(programs.workers.save()).items())
     for lane, seed in enumerate(SEEDS):
         totals = []
         for i in range(2):
@@ -227,17 +221,17 @@ def test_parameters_that_are_no_numbers_stop_the_run_before_they_act(whole):
         broken = keep
     last = state.learners[-1]._replace(agent=state.learners[-1].agent._replace(actor=broken))
     with pytest.raises(ValueError, match=r"Seed 1 has .* not finite at update 26 \(2,600 frames\)"):
-        programs.advance(None, state._replace(learners=(*state.learners[:-1], last)), 2)
+        programs.advance(state._replace(learners=(*state.learners[:-1], last)), 2)
 
 
 @pytest.mark.parametrize("whole", ["sac"], indirect=True)
 def test_a_process_that_dies_is_named_in_a_sentence(whole):
     asked, programs, out, _ = whole
     state = train_loop.restore_or_init(asked, programs, out).state
-    beside(programs).workers._lines._processes[0].kill()
+    programs.workers._lines._processes[0].kill()
     words = r"with seeds 0, 1 failed: .*exit code -9[^.]*\. The same command .* last checkpoint, where there is one"
     with pytest.raises(ValueError, match=words):
-        programs.advance(None, state, 1)
+        programs.advance(state, 1)
 
 
 REFUSED = {
@@ -303,12 +297,12 @@ def test_a_replay_that_does_not_fit_is_refused_with_its_size(free, where, monkey
         rf"64 steps needs 1.5 GiB for each of 2 seeds; {where}.* 2.0 GiB are free: train fewer --seeds or set .*\.\.\.$"
     )
     with pytest.raises(ValueError, match=says) as error:
-        control_tasks.require_memory(asked, 3 * 2**29, 2)  # type: ignore[arg-type]
+        control_learner.require_memory(asked, 3 * 2**29, 2)  # type: ignore[arg-type]
     assert "replay.capacity=..." in str(error.value)
     assert "task.size" not in str(error.value), "from states there is no frame"
     with pytest.raises(ValueError, match="free: set a smaller"):
-        control_tasks.require_memory(asked, 2**33, 1)  # type: ignore[arg-type]
-    assert control_tasks.require_memory(asked, 2**29, 1) is None  # type: ignore[arg-type, func-returns-value]
+        control_learner.require_memory(asked, 2**33, 1)  # type: ignore[arg-type]
+    assert control_learner.require_memory(asked, 2**29, 1) is None  # type: ignore[arg-type, func-returns-value]
 
 
 def test_a_run_that_does_not_fit_is_refused_before_it_compiles(monkeypatch, capsys, tmp_path):
@@ -323,19 +317,19 @@ def test_a_run_that_does_not_fit_is_refused_before_it_compiles(monkeypatch, caps
 
 
 def test_networks_and_bonus_are_counted_with_the_replay(monkeypatch):
-    run = build_control.build("pendulum_swingup", "rad", "made", False, 0.1, None, ("replay.capacity=1000",))
+    run = build("pendulum_swingup", "rad", "made", False, 0.1, None, ("replay.capacity=1000",))
     spec = run.task.spec(actions=1)
-    rest = control_tasks.memory_outside_replay(run, spec)
+    rest = control_learner.memory_outside_replay(run, spec)
     state = jax.eval_shape(run.learner(spec).start, jax.random.key(0))
     assert rest == memory.size_of(state) - memory.size_of(state.replay) > 2**28  # features, networks, Adam's moments
     needed = 3 * (2**30 + rest)
     monkeypatch.setattr(memory, "free_on_host", lambda: None)
     monkeypatch.setattr(memory, "free", lambda: needed)
-    control_tasks.require_memory(run, 2**30, 3, rest)
+    control_learner.require_memory(run, 2**30, 3, rest)
     monkeypatch.setattr(memory, "free", lambda: needed - 1)
     says = f"1.0 GiB, and the networks and bonus {memory.in_words(rest)}, for each of 3 seeds; "
     with pytest.raises(ValueError, match=f"{re.escape(says)}.* device.* task.size"):
-        control_tasks.require_memory(run, 2**30, 3, rest)
+        control_learner.require_memory(run, 2**30, 3, rest)
 
 
 def test_the_command_counts_steps_of_the_environment_and_takes_the_papers_temperatures():

@@ -21,6 +21,7 @@ from made.agents import IMPALA, registry
 from made.agents.policy_net import Layout
 from made.bonuses import FirstVisit, HashedCount, NoBonus
 from made.cli import main, transfer
+from made.cli.build import environment
 from made.core import Agent, trees
 from made.core.config import to_dict
 from made.envs.external.host_env import Hosted
@@ -31,7 +32,6 @@ from made.training.backends import host_envs
 from made.training.evaluation import Episodes
 from made.training.host.bonus import HostBonus, HostEnvironment, HostRollout
 from made.training.on_policy import start
-from made.training.train_plan import environment
 
 TASK, CLOCK, N, T = "MiniGrid-Short-v0", 6, 3, 20
 GATED = FirstVisit(HashedCount(bits=8))
@@ -56,7 +56,7 @@ def plan(**more):
 
 @pytest.fixture(scope="module")
 def compiled():
-    return host_envs.prepare(plan())
+    return host_envs.HostBackend(plan())
 
 
 @pytest.fixture
@@ -66,9 +66,8 @@ def programs(compiled):
 
 def restarted(programs):
     """As a new process has them: there are no environments yet."""
-    hosts = programs.advance.__self__
-    hosts.at = -1
-    hosts._sources.clear()
+    programs.at = -1
+    programs._sources.clear()
     return programs
 
 
@@ -76,7 +75,7 @@ def restarted(programs):
 def whole(compiled, tmp_path_factory):
     """Seven updates that nothing stopped, in environments that the others never touch."""
     out = tmp_path_factory.mktemp("hosted")
-    return out, go(plan(), host_envs.prepare(plan()), out)
+    return out, go(plan(), host_envs.HostBackend(plan()), out)
 
 
 class Clocked(Agent):
@@ -161,7 +160,7 @@ def test_play_tells_one_whole_episode_of_each_environment():
 def test_the_start_has_the_weights_of_a_compiled_run():
     run, key = tiny.run(bonus=GATED), jax.random.key(4)
     there = dataclasses.replace(run, env=Hosted("gym", TASK), resets_per_update=None)
-    ours, theirs = jax.jit(lambda key: (host_envs.start(there, key).agent, start(run, key).agent))(key)
+    ours, theirs = jax.jit(lambda key: (start(there, key, slots=False).agent, start(run, key).agent))(key)
     assert_equal(ours, theirs)
 
 
@@ -194,7 +193,7 @@ def test_an_interrupted_run_goes_on_from_its_last_row_with_new_episodes(programs
 
 def test_what_cannot_be_spread_or_is_compiled_is_refused():
     with pytest.raises(ValueError, match="--devices 2 spreads compiled environments"):
-        host_envs.prepare(plan(), 2)
+        host_envs.HostBackend(plan(), 2)
     with pytest.raises(ValueError, match="Grid is compiled"):
         host_envs.source_of(tiny.run(), (), 1)
 

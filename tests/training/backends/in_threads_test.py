@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from made.training.backends.async_stepper import in_threads
+from made.training.backends.control_tasks import in_threads
 
 
 @pytest.mark.parametrize("threads", [False, True])

@@ -14,8 +14,7 @@ from safetensors.numpy import load_file
 
 from made.cli import main
 from made.cli.train import Train
-from made.training import checkpoint, run_dir
-from made.training.backends import distributed
+from made.training import checkpoint, run_dir, sharding
 
 LOCK = ["train", "--env", "lock-H5", "--agent", "q-learning", "--bonus", "made-tabular", "--seeds", "4", "--no-video"]
 WORDS = [*LOCK, "--set", "n_envs=4", "--set", "unroll=8", "--every", "320", "--checkpoint-every", "960"]
@@ -107,14 +106,15 @@ def test_what_the_first_refuses_all_refuse(monkeypatch):
         raise ValueError("no")
 
     told = []
-    monkeypatch.setattr(distributed, "broadcast", lambda value: told.append(int(value)) or value)
+    monkeypatch.setattr(sharding.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(sharding, "broadcast", lambda value: told.append(int(value)) or value)
     with pytest.raises(ValueError, match=r"^no$"):
-        distributed.on_first_process(refuses)
+        sharding.on_first_process(refuses)
     assert told == [0], "the others must hear of it, or they wait for ever"
-    monkeypatch.setattr(distributed, "is_first", lambda: False)
-    monkeypatch.setattr(distributed, "broadcast", lambda value: np.int32(0))
+    monkeypatch.setattr(sharding, "is_first", lambda: False)
+    monkeypatch.setattr(sharding, "broadcast", lambda value: np.int32(0))
     with pytest.raises(ValueError, match="The first host refused this run"):
-        distributed.on_first_process(refuses)
+        sharding.on_first_process(refuses)
 
 
 def test_the_command_that_is_recorded_is_without_hosts():
