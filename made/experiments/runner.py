@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from made.core.config import to_dict
 from made.core.trial import RunsFailed
