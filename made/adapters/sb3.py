@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from made.adapters.gymnasium import PREFIX
 from made.adapters.reward_mixer import Mode, RewardMixer
 from made.core import Bonus, dict_obs
-from made.core.extras import needs
+from made.core.plugins import needs
 from made.envs.external.host_env import replace_rows
 from made.training.host.bonus import HostBonus
 

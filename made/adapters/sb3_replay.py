@@ -13,7 +13,7 @@ import numpy as np
 
 from made.adapters.reward_mixer import Mode, PluginState, RewardMixer
 from made.core import Bonus, Transition
-from made.core.extras import needs
+from made.core.plugins import needs
 from made.training.host.bonus import HostBonus
 
 with needs("made.adapters.sb3_replay", "sb3", "stable_baselines3", "torch"):

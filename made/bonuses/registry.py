@@ -1,7 +1,7 @@
 """Bonuses by name: one table, with a preset for each setting."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from made.bonuses.amigo import AMIGo
 from made.bonuses.combinators import FirstVisit, Normalized
@@ -19,8 +19,8 @@ from made.bonuses.release.release_vae import ReleasedVAE
 from made.bonuses.replay_data import CachedRND, FromBatch, LastFrame
 from made.bonuses.ride import RIDE
 from made.bonuses.rnd import RND
-from made.core import Bonus, plugins
-from made.core.config import suggest
+from made.core import Bonus
+from made.core.plugins import Registry
 from made.nets.fit import Fit
 
 Setting = Literal["on_policy", "off_policy", "dreamer"]
@@ -125,7 +125,7 @@ _TABLE: dict[str, Presets] = {
         dreamer=lambda steps: CoverAtMadeScale(dreamer_made()),
     ),
 }
-_PLUGINS = plugins.Kind("bonus", "made.bonuses", Bonus)
+_REGISTRY = Registry("bonus", "made.bonuses", Bonus, _TABLE)
 
 
 def make_bonus(name: str, setting: Setting = "on_policy", *, pixels: bool = False, steps: int = BATCH) -> Bonus:
@@ -143,19 +143,12 @@ def make_bonus(name: str, setting: Setting = "on_policy", *, pixels: bool = Fals
     """
     if setting not in get_args(Setting):
         raise ValueError(f"A setting is one of {', '.join(get_args(Setting))}, not {setting!r}.")
-    if name not in _TABLE:
-        if plugins.is_path(name) or name in plugins.names(_PLUGINS):
-            return plugins.make(_PLUGINS, name)
-        raise ValueError(f"There is no bonus {name!r}{_WHERE[setting]}.{suggest(name, list_bonuses(setting))}")
-    presets = _TABLE[name]
-    if setting == "on_policy" and presets.on_policy is not None:
-        return presets.on_policy()
-    if setting == "dreamer" and presets.dreamer is not None:
-        return presets.dreamer(steps)
-    if setting == "off_policy" and presets.off_policy is not None:
-        bonus = presets.off_policy(pixels)
-        return LastFrame(bonus) if pixels and name != "none" else bonus
-    raise ValueError(f"There is no bonus {name!r}{_WHERE[setting]}.{suggest(name, list_bonuses(setting))}")
+    preset: Any = getattr(_TABLE.get(name), setting, None)
+    if preset is None:
+        return _REGISTRY.load(name, list_bonuses(setting, installed=False), _WHERE[setting])
+    if setting == "off_policy":
+        return LastFrame(preset(pixels)) if pixels and name != "none" else preset(pixels)
+    return preset() if setting == "on_policy" else preset(steps)
 
 
 def list_bonuses(setting: Setting | None = None, *, installed: bool = True) -> list[str]:
@@ -165,7 +158,7 @@ def list_bonuses(setting: Setting | None = None, *, installed: bool = True) -> l
     True
     """
     own = [name for name, presets in _TABLE.items() if setting is None or getattr(presets, setting) is not None]
-    return plugins.with_installed(_PLUGINS, own) if installed else own
+    return _REGISTRY.names(own) if installed else own
 
 
 def from_elsewhere(name: str) -> bool:

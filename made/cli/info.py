@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import tyro
 
 from made.cli.train import Flag, shown
-from made.core.config import suggest
-from made.core.extras import install
+from made.core.config import PLUG_INS, suggest
+from made.core.plugins import entry_points, install
 from made.envs.control import rendering
 
 # Kind -> name -> line of `made list`. Other names get the first line of their docstring.
@@ -36,12 +36,10 @@ def grid_line(grid: Any) -> str:
 
 def _installed() -> dict[str, str]:
     """Names that installed packages add, without importing them."""
-    from made.core import plugins
-
     return {
         point.name: f"{group.removeprefix('made.')} of another package [{point.value}]"
-        for group in ("made.bonuses", "made.agents", "made.envs")
-        for point in plugins.entry_points(group)
+        for group in PLUG_INS
+        for point in entry_points(group)
     }
 
 

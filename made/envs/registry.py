@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from made.core import Environment, plugins
-from made.core.config import suggest
+from made.core import Environment
+from made.core.plugins import Registry
 from made.envs.control import CONTROL, make_control
 from made.envs.control.tasks import SPARSE
 from made.envs.external.host_env import Hosted, hosted
@@ -19,7 +19,7 @@ _TABULAR: dict[str, Callable[[], Environment]] = {
     "deepsea": lambda: RandomTabular(DeepSea(size=10), horizon=10),
     "garnet": lambda: RandomTabular(Garnet(S=20, A=4, branching=3), horizon=50),
 }
-_PLUGINS = plugins.Kind("environment", "made.envs", Environment)
+_REGISTRY = Registry("task", "made.envs", Environment, _TABULAR)
 
 
 def make(name: str, **options: Any) -> Any:
@@ -44,11 +44,7 @@ def make(name: str, **options: Any) -> Any:
     elsewhere: Hosted | None = hosted(name)
     if elsewhere is not None:
         return elsewhere
-    if name in _TABULAR:
-        return _TABULAR[name]()
-    if plugins.is_path(name) or name in plugins.names(_PLUGINS):
-        return plugins.make(_PLUGINS, name)
-    raise ValueError(f"There is no task {name!r}.{suggest(name, [*grid_ids(), *list_envs()])}")
+    return _TABULAR[name]() if name in _TABULAR else _REGISTRY.load(name, [*grid_ids(), *list_envs()])
 
 
 def list_envs(kind: str | None = None) -> list[str]:
@@ -61,7 +57,7 @@ def list_envs(kind: str | None = None) -> list[str]:
     """
     kinds = {"tabular": list(_TABULAR), "grid": list(GRIDS), "control": list(dict.fromkeys((*CONTROL, *SPARSE)))}
     if kind is None:
-        return plugins.with_installed(_PLUGINS, (name for names in kinds.values() for name in names))
+        return _REGISTRY.names(name for names in kinds.values() for name in names)
     if kind not in kinds:
         raise ValueError(f"A kind of environment is one of {', '.join(kinds)}, not {kind!r}.")
     return kinds[kind]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from made.core.extras import install
+from made.core.plugins import install
 
 OFF = ("disable", "disabled", "off", "false", "0")
 ON = ("enable", "enabled", "on", "true", "1")  # what dm_control takes for glfw

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 
 from made.core import Space, Spec
 from made.core.config import suggest
-from made.core.extras import install
+from made.core.plugins import install
 from made.envs.control import rendering
 
 
@@ -100,6 +101,14 @@ class Control(eqx.Module):
     def frame(self) -> tuple[int, int, int]:
         """The shape of one picture."""
         return (self.size, self.size, COLOURS)
+
+    def first_obs(self, frame: np.ndarray) -> np.ndarray:
+        """The observation at the start of an episode: its first frame, repeated. A state is returned as it is."""
+        return np.concatenate([frame] * self.stack, axis=-1) if self.pixels else frame
+
+    def next_obs(self, obs: np.ndarray, frame: np.ndarray) -> np.ndarray:
+        """The observation after one more frame, which replaces the oldest. A state is returned as it is."""
+        return np.concatenate([obs[..., COLOURS:], frame], axis=-1) if self.pixels else frame
 
     def spec(self, actions: int, numbers: int = 0) -> Spec:
         """What an agent may know: `actions` entries in [-1, 1], and pictures or a state of so many numbers."""

@@ -18,12 +18,11 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Shaped
 
 from made.core import Spec
-from made.envs.control import frame_stack, rendering, snapshot
-from made.envs.control.snapshot import Arrays
+from made.envs.control import rendering
+from made.envs.control.simulation import Arrays, check_saved
 from made.envs.control.tasks import Control
-from made.envs.control.worker_pipes import CONTEXT, WorkerPipes
-from made.envs.control.worker_pipes import WorkerError as WorkerError
-from made.envs.control.worker_process import SharedFrames, WorkerSpec
+from made.envs.control.worker_process import CONTEXT, SharedFrames, WorkerPipes, WorkerSpec
+from made.envs.control.worker_process import WorkerError as WorkerError
 
 PATIENCE = 300.0  # seconds to wait for an answer before a process is taken for lost
 
@@ -82,8 +81,7 @@ class WorkerPool:
         self._begin(first)
 
     def _begin(self, replies: list) -> None:
-        seen = self._shown("seen", replies, slice(None))
-        self._look(frame_stack.filled(seen, self.control.stack) if self.control.pixels else seen)
+        self._look(self.control.first_obs(self._shown("seen", replies, slice(None))))
 
     def _look(self, obs: np.ndarray) -> None:
         self._obs = [obs[self.place(part)] for part in range(len(self._of_part))]
@@ -151,10 +149,9 @@ class WorkerPool:
         self._owe(who, False)
         reward, terminated, truncated, total = np.concatenate([reply.numbers for reply in replies], axis=1)
         frame, seen = self._shown("frame", replies, place), self._shown("seen", replies, place)
-        ended, now = (terminated + truncated) > 0, seen
-        if self.control.pixels:
-            now = frame_stack.pushed(self.obs if part is None else self._obs[part], seen)
-            now[ended] = frame_stack.filled(seen[ended], self.control.stack)
+        ended = (terminated + truncated) > 0
+        now = self.control.next_obs(self.obs if part is None else self._obs[part], seen)
+        now[ended] = self.control.first_obs(seen[ended])
         if part is None:
             self._look(now)
         else:
@@ -180,7 +177,7 @@ class WorkerPool:
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Go on from what `save` gave for the same task, settings and number of environments, to the bit."""
         self._check_idle("load")
-        snapshot.check(arrays, self.save(), f"{self.n_envs} environments of {self.control.task}")
+        check_saved(arrays, self.save(), f"{self.n_envs} environments of {self.control.task}")
         each: list[Arrays] = [{} for _ in range(self.n_envs)]
         for name, x in arrays.items():
             at, _, inner = name.partition("/")

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from made.core.config import suggest
-from made.core.extras import needs
+from made.core.plugins import needs
 from made.envs.minigrid import GRIDS, MultiRoom, dynamics, make_grid, tile_codes, views
 from made.envs.minigrid.env import LARGEST
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from made.core import Environment, Space, Spec
-from made.core.extras import install
+from made.core.plugins import install
 from made.envs.minigrid import GRIDS
 
 SOURCES = ("gym", "envpool")

@@ -10,7 +10,7 @@ import secrets
 import sys
 from typing import Any, Self
 
-from made.core.extras import install
+from made.core.plugins import install
 from made.experiments.executors import worker
 from made.experiments.executors.job_format import JobResult, SweepJob, WorkerLost, answer_of, task_of, to_text
 

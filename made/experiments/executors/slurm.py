@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from made.core.extras import install
+from made.core.plugins import install
 from made.experiments.executors import worker
 from made.experiments.executors.job_format import JobResult, SweepJob, WorkerLost, answer_of, clear, to_text
 

@@ -18,7 +18,7 @@ from jaxtyping import Int64, PyTree
 
 from made.core import Metrics, Spec, Transition, trees
 from made.envs.control import rendering
-from made.envs.control.snapshot import Arrays
+from made.envs.control.simulation import Arrays
 from made.envs.control.worker_pool import WorkerError, WorkerPool
 from made.training import checkpoint, memory
 from made.training.backends import compiled_envs
