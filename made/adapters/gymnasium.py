@@ -22,7 +22,7 @@ from jaxtyping import PyTree
 
 from made.adapters.reward_mixer import Mode, RewardMixer
 from made.core import Bonus, Environment, Space, trees
-from made.envs.external.host_env import true_successor
+from made.envs.host_env import true_successor
 from made.envs.minigrid import GRIDS, Grid, make_grid
 from made.training.host.bonus import HostBonus
 

@@ -8,8 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from made.bonuses.calibrated import bonus_strength
-from made.bonuses.combinators import Lanes
+from made.bonuses.combinators import Lanes, bonus_strength
 from made.core import Transition
 from made.training import checkpoint_file
 from made.training.host.bonus import HostBonus
@@ -36,7 +35,7 @@ class AutoScale:
 
         factor = strength * largest return / (mean bonus of a step * length of an episode)
 
-    `made.bonuses.calibrated.bonus_strength` defines the strength. The largest return is the largest one seen, in
+    `made.bonuses.combinators.bonus_strength` defines the strength. The largest return is the largest one seen, in
     absolute value, and 1 before any: a sparse task has given no reward when the bonus is needed most. The length is
     `horizon`, or without one the mean length of the episodes so far. The factor follows the mean bonus, so that the
     bonus keeps its strength when it shrinks; use a schedule as `coef` to let it fade.

@@ -21,7 +21,7 @@ from made.adapters.gymnasium import PREFIX
 from made.adapters.reward_mixer import Mode, RewardMixer
 from made.core import Bonus, dict_obs
 from made.core.plugins import needs
-from made.envs.external.host_env import replace_rows
+from made.envs.host_env import replace_rows
 from made.training.host.bonus import HostBonus
 
 with needs("made.adapters.sb3", "sb3", "stable_baselines3", "torch"):

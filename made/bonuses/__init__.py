@@ -1,11 +1,24 @@
 """Exploration bonuses. To add one, write a file here and a line in `made.bonuses.registry`."""
 
 from made.bonuses.amigo import AMIGo
-from made.bonuses.calibrated import Calibrated, bonus_strength
-from made.bonuses.combinators import Clipped, ConstantBonus, FirstVisit, Normalized, Scaled, Sum
+from made.bonuses.combinators import (
+    Calibrated,
+    Clipped,
+    ConstantBonus,
+    FirstVisit,
+    Normalized,
+    Scaled,
+    Sum,
+    bonus_strength,
+)
 from made.bonuses.count import Bernstein, Count, NoBonus
-from made.bonuses.densities.factorized import Factorized
-from made.bonuses.densities.recent_counts import GeometricMixture, HashedRecentCounts, RecentCounts, Standardized
+from made.bonuses.densities.recent_counts import (
+    Factorized,
+    GeometricMixture,
+    HashedRecentCounts,
+    RecentCounts,
+    Standardized,
+)
 from made.bonuses.densities.vae import VAE
 from made.bonuses.disagreement import Disagreement
 from made.bonuses.e3b import E3B

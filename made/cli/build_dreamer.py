@@ -7,7 +7,7 @@ from made.agents.dreamer.agent import Dreamer
 from made.agents.dreamer.network import Layout
 from made.bonuses import FirstVisit, make_bonus
 from made.core.schedules import Constant
-from made.envs.external.host_env import Hosted
+from made.envs.host_env import Hosted
 from made.envs.minigrid import Grid
 from made.training.on_policy import RunConfig
 from made.training.probes import Coverage

@@ -74,7 +74,7 @@ class Transfer:
     def _places(self, found) -> tuple[str, str, Any]:
         """(where it was trained, where it is to go, the environment there)."""
         from made.core.config import to_dict
-        from made.envs.external.host_env import Hosted
+        from made.envs.host_env import Hosted
         from made.envs.minigrid import GRIDS, Grid
         from made.training.train_plan import environment
 

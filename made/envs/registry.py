@@ -7,7 +7,7 @@ from made.core import Environment
 from made.core.plugins import Registry
 from made.envs.control import CONTROL, make_control
 from made.envs.control.tasks import SPARSE
-from made.envs.external.host_env import Hosted, hosted
+from made.envs.host_env import Hosted, hosted
 from made.envs.minigrid import GRIDS, grid_ids, make_grid
 from made.envs.tabular import RandomTabular
 from made.tabular.families import Chain, DeepSea, Garnet, Lock

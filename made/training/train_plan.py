@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from made.agents import make_agent
 from made.bonuses import make_bonus
-from made.bonuses.calibrated import Calibrated
-from made.bonuses.combinators import FirstVisit
+from made.bonuses.combinators import Calibrated, FirstVisit
 from made.core import Bonus, Environment
 from made.core.config import override, to_dict
 from made.core.schedules import Constant

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from made.envs.external.host_env import Hosted
+from made.envs.host_env import Hosted
 from made.training import run_dir, sharding, train_loop
 from made.training.backends import control_tasks, host_envs
 from made.training.control_config import ControlConfig, resolve

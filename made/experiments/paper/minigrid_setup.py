@@ -14,8 +14,7 @@ import numpy as np
 from made.agents.impala.agent import IMPALA
 from made.agents.impala.network import LAYOUTS, Layout
 from made.bonuses.amigo import AMIGo
-from made.bonuses.calibrated import Calibrated
-from made.bonuses.combinators import FirstVisit
+from made.bonuses.combinators import Calibrated, FirstVisit
 from made.bonuses.release.release_rnd import ReleasedRND, made_released
 from made.core import Bonus
 from made.envs.minigrid import make_grid

@@ -14,10 +14,10 @@ from jaxtyping import PyTree
 
 from made.bonuses import make_bonus
 from made.core import Agent, Bonus, EpisodeNote, Space, Spec, Transition, require_fields, trees
-from made.envs.external.host_env import HostEnvironment as HostEnvironment
-from made.envs.external.host_env import space_of as space_of
-from made.envs.external.host_env import spec_of
-from made.envs.external.host_env import true_successor as true_successor
+from made.envs.host_env import HostEnvironment as HostEnvironment
+from made.envs.host_env import space_of as space_of
+from made.envs.host_env import spec_of
+from made.envs.host_env import true_successor as true_successor
 from made.training import checkpoint_file
 from made.training.host import arrays, calls
 

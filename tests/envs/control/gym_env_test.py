@@ -7,7 +7,7 @@ from gymnasium.utils.env_checker import check_env
 
 from made.envs.control import Control
 from made.envs.control.gym_env import ControlEnv
-from made.envs.external.host_env import spec_of
+from made.envs.host_env import spec_of
 
 
 def test_gymnasiums_own_checks_pass(drawn):

@@ -110,7 +110,7 @@ class Hosted(Environment):
     def vector(self, n: int) -> HostEnvironment:
         """n of them side by side."""
         if self.source == "envpool":
-            from made.envs.external.envpool_grids import EnvPoolGrids
+            from made.envs.host_grids import EnvPoolGrids
 
             venv = EnvPoolGrids(self.task, n)
             horizon = venv.max_steps
@@ -146,7 +146,7 @@ def _gym(task: str, n: int):
     from gymnasium.vector import AutoresetMode
 
     if task.startswith("MiniGrid-"):
-        from made.envs.external.farama import package_envs
+        from made.envs.host_grids import package_envs
 
         try:
             venv = package_envs(task, n)
