@@ -63,7 +63,7 @@ class Grid(Environment):
         return jax.vmap(self.start)(levels)
 
     def start(self, level: Level) -> tuple[GridState, PyTree]:
-        """The first state and observation of a given level; `tile_codes.check_level` validates a level."""
+        """The first state and observation of a given level, which is not checked."""
         grid = tile_codes.pack(jnp.asarray(level.grid))
         small = (jnp.asarray(part).astype(jnp.int8) for part in (level.x, level.y, level.direction))
         state = GridState(

@@ -1,17 +1,16 @@
 """KeyCorridor: fetch the ball behind a locked door; the key lies in one of the rooms along the corridor."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key, UInt32
+from jaxtyping import Array, UInt32
 
 from made.envs.minigrid import rooms
-from made.envs.minigrid.rooms import NO_WAY, OPEN_WAY, RoomGrid, pick
-from made.envs.minigrid.tile_codes import BALL, DOWN, KEY, RIGHT, UP, Level, Maker
+from made.envs.minigrid.rooms import NO_WAY, OPEN_WAY, RoomGrid, WordMaker, pick
+from made.envs.minigrid.tile_codes import BALL, DOWN, KEY, RIGHT, UP, Level
 
 
-class KeyCorridor(Maker):
+class KeyCorridor(WordMaker):
     """Three columns of rooms, the middle one open from end to end: MiniGrid-KeyCorridorS{room_size}R{rows}-v0."""
 
     room_size: int = eqx.field(static=True)
@@ -40,11 +39,11 @@ class KeyCorridor(Maker):
     def height(self) -> int:  # type: ignore[override]
         return self.grid.height
 
-    def levels(self, key: Key[Array, ""], n: int) -> Level:
-        return jax.vmap(self.level)(jax.random.bits(key, (n, 3 * len(self.grid.passages) + 7)))
+    @property
+    def n_words(self) -> int:  # type: ignore[override]
+        return 3 * len(self.grid.passages) + 7
 
     def level(self, words: UInt32[Array, " w"]) -> Level:
-        """The level that these words stand for."""
         grid, n_passages = self.grid, len(self.grid.passages)
         corridor = [(1, j, UP) for j in range(1, self.rows)]
         walls = grid.walls(opened=corridor)

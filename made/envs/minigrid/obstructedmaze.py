@@ -1,12 +1,13 @@
 """ObstructedMaze: fetch the blue ball. Doors are locked, keys may be hidden in boxes, balls may stand before doors."""
 
+from typing import ClassVar
+
 import equinox as eqx
-import jax
-from jaxtyping import Array, Key, UInt32
+from jaxtyping import Array, UInt32
 
 from made.envs.minigrid import rooms
-from made.envs.minigrid.rooms import STEPS, RoomGrid, Things, pick
-from made.envs.minigrid.tile_codes import BALL, BLUE, GREEN, GREY, KEY, KEYBOX, RIGHT, Level, Maker
+from made.envs.minigrid.rooms import STEPS, RoomGrid, Things, WordMaker, pick
+from made.envs.minigrid.tile_codes import BALL, BLUE, GREEN, GREY, KEY, KEYBOX, RIGHT, Level
 
 ROOM_SIZE = 6
 TARGET = BALL + BLUE
@@ -25,20 +26,17 @@ def _before(door: Array, side: int, width: int) -> Array:
     return door - dy * width - dx
 
 
-class TwoRooms(Maker):
+class TwoRooms(WordMaker):
     """Two rooms and a locked door: MiniGrid-ObstructedMaze-1Dl-v0, -1Dlh- with `hidden`, -1Dlhb- with both."""
 
+    n_words: ClassVar[int] = 5
     hidden: bool = eqx.field(static=True, default=False)
     blocked: bool = eqx.field(static=True, default=False)
     max_steps: int = eqx.field(static=True, default=4 * 2 * ROOM_SIZE**2)
     width: int = eqx.field(static=True, init=False, default=2 * (ROOM_SIZE - 1) + 1)
     height: int = eqx.field(static=True, init=False, default=ROOM_SIZE)
 
-    def levels(self, key: Key[Array, ""], n: int) -> Level:
-        return jax.vmap(self.level)(jax.random.bits(key, (n, 5)))
-
     def level(self, words: UInt32[Array, "5"]) -> Level:
-        """The level that these words stand for."""
         grid = RoomGrid(ROOM_SIZE, 1, 2)
         (cell,), colour = grid.doors(words[:1]), pick(words[1], 6)
         things: Things = (rooms.door(cell, colour, locked=True),)
@@ -50,7 +48,7 @@ class TwoRooms(Maker):
         return rooms.draw(grid.walls(), things, agent, TARGET)
 
 
-class Maze(Maker):
+class Maze(WordMaker):
     """Three by three rooms, with doors in one to four quarters: the other MiniGrid-ObstructedMaze tasks.
 
     A quarter is a room beside the middle one, an unlocked door to it, and locked doors from it to two corners, whose
@@ -60,6 +58,7 @@ class Maze(Maker):
     good; the -v1 tasks, here `keys_last`, put down both balls before the keys.
     """
 
+    n_words: ClassVar[int] = 12 + 5 + 2 * 4 + 3
     quarters: int = eqx.field(static=True)
     visited: int = eqx.field(static=True)
     agent_room: tuple[int, int] = eqx.field(static=True)
@@ -89,11 +88,7 @@ class Maze(Maker):
         self.hidden, self.blocked, self.keys_last = hidden, blocked, keys_last
         self.max_steps = 4 * visited * ROOM_SIZE**2 if max_steps is None else max_steps
 
-    def levels(self, key: Key[Array, ""], n: int) -> Level:
-        return jax.vmap(self.level)(jax.random.bits(key, (n, 12 + 5 + 2 * 4 + 3)))
-
     def level(self, words: UInt32[Array, " w"]) -> Level:
-        """The level that these words stand for."""
         grid = RoomGrid(ROOM_SIZE, 3, 3)
         cells, colours = grid.doors(words[:12]), rooms.shuffle(words[12:17])
         things: Things = ()

@@ -7,6 +7,7 @@ function of a short row of words, and a batch of levels is that function under `
 A level in the making is its walls, which are known before anything is drawn, and `Things`: what was added so far.
 """
 
+import abc
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +15,20 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, UInt8, UInt32
+from jaxtyping import Array, Bool, Int, Key, UInt8, UInt32
 
-from made.envs.minigrid.tile_codes import BALL, BOX, CLOSED, DOWN, EMPTY, KEY, LEFT, LOCKED, RIGHT, UP, WALL, Level
+from made.envs.minigrid.tile_codes import (
+    CLOSED,
+    DOWN,
+    EMPTY,
+    LEFT,
+    LOCKED,
+    RIGHT,
+    UP,
+    WALL,
+    Level,
+    Maker,
+)
 
 Number = Any  # an int, or a traced one
 Things = tuple[tuple[Number, Number], ...]  # (cell, code) each; a cell is counted along the rows of the grid
@@ -25,6 +37,19 @@ NOWHERE = np.int32(1 << 20)  # the cell of a thing that is not there
 STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))  # (dx, dy) of RIGHT, DOWN, LEFT, UP
 OPEN_WAY = np.uint32(0)  # in `connect_all`: rooms that are joined already
 NO_WAY = np.uint32(0xFFFFFFFF)  # in `connect_all`: rooms that must not be joined
+
+
+class WordMaker(Maker):
+    """Draws a level from a fixed number of 32-bit words."""
+
+    n_words: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def level(self, words: UInt32[Array, " w"]) -> Level:
+        """The level that these words stand for."""
+
+    def levels(self, key: Key[Array, ""], n: int) -> Level:
+        return jax.vmap(self.level)(jax.random.bits(key, (n, self.n_words)))
 
 
 def pick(word: UInt32[Array, "*b"], n: Number) -> Int[Array, "*b"]:
@@ -165,23 +190,6 @@ def put(things: Things, cell: Number, code: Number) -> Things:
 def door(cell: Number, colour: Number, locked: bool = False, there: Number = True) -> tuple[Number, Number]:
     """A shut door as a thing, or nothing where `there` is false."""
     return jnp.where(there, cell, NOWHERE), (LOCKED if locked else CLOSED) + colour
-
-
-def add_distractors(
-    grid: RoomGrid,
-    things: Things,
-    known: Sequence[Number],
-    words: UInt32[Array, "m 3"],
-    agent: tuple[Number, Number] | None = None,
-) -> Things:
-    """The things with m more, none like another or like the codes `known`, each in a room drawn at random."""
-    kinds = jnp.asarray([kind + colour for kind in (KEY, BALL, BOX) for colour in range(6)])
-    for what, where, spot in words:
-        new = ~sum((kinds == code for code in known), jnp.zeros(kinds.shape, bool))
-        code, room = kinds[choose(what, new)], pick(where, grid.rows * grid.columns)
-        things = place_in_room(grid, things, room % grid.columns, room // grid.columns, code, spot, agent)
-        known = (*known, code)
-    return things
 
 
 def place_agent(

@@ -3,14 +3,13 @@
 from typing import ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key, UInt32
+from jaxtyping import Array, UInt32
 
 from made.envs.minigrid import rooms
-from made.envs.minigrid.rooms import pick
-from made.envs.minigrid.tile_codes import EMPTY, GOAL, KEY, LOCKED, NO_TARGET, RIGHT, WALL, YELLOW, Level, Maker
+from made.envs.minigrid.rooms import WordMaker, pick
+from made.envs.minigrid.tile_codes import EMPTY, GOAL, KEY, LOCKED, NO_TARGET, RIGHT, WALL, YELLOW, Level
 
 
 def _box(size: int) -> np.ndarray:
@@ -20,24 +19,17 @@ def _box(size: int) -> np.ndarray:
     return grid
 
 
-def _sized(size: int, least: int, name: str) -> int:
-    if size < least:
-        raise ValueError(f"{name} needs a side of at least {least} cells, walls included, and was given {size}.")
-    return size
-
-
-class Empty(Maker):
-    """One room with the goal in its corner: MiniGrid-Empty-{size}x{size}-v0, or -Random- with `scattered`."""
+class _Square(WordMaker):
+    """A task in a square of `size` cells a side, walls included."""
 
     size: int = eqx.field(static=True)
-    scattered: bool = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
-    see_through: ClassVar[bool] = True
 
-    def __init__(self, size: int = 8, scattered: bool = False, max_steps: int | None = None):
-        self.size = _sized(size, 4, "Empty")
-        self.scattered = scattered
-        self.max_steps = 4 * size**2 if max_steps is None else max_steps
+    def _set_size(self, size: int, least: int, max_steps: int) -> None:
+        if size < least:
+            name = type(self).__name__
+            raise ValueError(f"{name} needs a side of at least {least} cells, walls included, and was given {size}.")
+        self.size, self.max_steps = size, max_steps
 
     @property
     def width(self) -> int:  # type: ignore[override]
@@ -47,11 +39,19 @@ class Empty(Maker):
     def height(self) -> int:  # type: ignore[override]
         return self.size
 
-    def levels(self, key: Key[Array, ""], n: int) -> Level:
-        return jax.vmap(self.level)(jax.random.bits(key, (n, 2)))
+
+class Empty(_Square):
+    """One room with the goal in its corner: MiniGrid-Empty-{size}x{size}-v0, or -Random- with `scattered`."""
+
+    scattered: bool = eqx.field(static=True)
+    n_words: ClassVar[int] = 2
+    see_through: ClassVar[bool] = True
+
+    def __init__(self, size: int = 8, scattered: bool = False, max_steps: int | None = None):
+        self._set_size(size, 4, 4 * size**2 if max_steps is None else max_steps)
+        self.scattered = scattered
 
     def level(self, words: UInt32[Array, "2"]) -> Level:
-        """The level that these words stand for."""
         inner = self.size - 2
         spot = pick(words[0], inner**2 - 1) if self.scattered else 0  # the goal is on the last cell of all
         agent = (1 + spot % inner, 1 + spot // inner, pick(words[1], 4) if self.scattered else RIGHT)
@@ -59,29 +59,15 @@ class Empty(Maker):
         return rooms.draw(_box(self.size), ((goal, GOAL),), agent, NO_TARGET)
 
 
-class DoorKey(Maker):
+class DoorKey(_Square):
     """Two rooms, a locked door between them, and its key: MiniGrid-DoorKey-{size}x{size}-v0."""
 
-    size: int = eqx.field(static=True)
-    max_steps: int = eqx.field(static=True)
+    n_words: ClassVar[int] = 5
 
     def __init__(self, size: int = 8, max_steps: int | None = None):
-        self.size = _sized(size, 5, "DoorKey")
-        self.max_steps = 10 * size**2 if max_steps is None else max_steps
-
-    @property
-    def width(self) -> int:  # type: ignore[override]
-        return self.size
-
-    @property
-    def height(self) -> int:  # type: ignore[override]
-        return self.size
-
-    def levels(self, key: Key[Array, ""], n: int) -> Level:
-        return jax.vmap(self.level)(jax.random.bits(key, (n, 5)))
+        self._set_size(size, 5, 10 * size**2 if max_steps is None else max_steps)
 
     def level(self, words: UInt32[Array, "5"]) -> Level:
-        """The level that these words stand for."""
         size, inner = self.size, self.size - 2
         split = 2 + pick(words[0], size - 4)
         door = 1 + pick(words[1], size - 3)
@@ -99,18 +85,15 @@ class DoorKey(Maker):
         return rooms.draw(wall, things, agent, NO_TARGET)
 
 
-class FourRooms(Maker):
+class FourRooms(WordMaker):
     """Four rooms with a gap in each wall between them, the agent and the goal anywhere: MiniGrid-FourRooms-v0."""
 
+    n_words: ClassVar[int] = 7
     max_steps: int = eqx.field(static=True, default=100)
     width: int = eqx.field(static=True, init=False, default=19)
     height: int = eqx.field(static=True, init=False, default=19)
 
-    def levels(self, key: Key[Array, ""], n: int) -> Level:
-        return jax.vmap(self.level)(jax.random.bits(key, (n, 7)))
-
     def level(self, words: UInt32[Array, "7"]) -> Level:
-        """The level that these words stand for."""
         size, middle = self.width, self.width // 2
         walls = _box(size)
         walls[middle], walls[:, middle] = WALL, WALL
