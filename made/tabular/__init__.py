@@ -12,7 +12,6 @@ from made.tabular.algorithm1 import Report as Report
 from made.tabular.algorithm1 import density_oracle as density_oracle
 from made.tabular.algorithm1 import planning_oracle as planning_oracle
 from made.tabular.algorithm1 import settings_for as settings_for
-from made.tabular.families import ZOO as ZOO
 from made.tabular.families import Chain as Chain
 from made.tabular.families import DeepSea as DeepSea
 from made.tabular.families import Garnet as Garnet
