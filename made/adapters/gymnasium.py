@@ -22,7 +22,7 @@ from jaxtyping import PyTree
 
 from made.adapters.reward_mixer import Mode, RewardMixer
 from made.core import Bonus, Environment, Space, trees
-from made.envs.host_env import true_successor
+from made.envs.host_env import final_info, true_successor
 from made.envs.minigrid import GRIDS, Grid, make_grid
 from made.training.host.bonus import HostBonus
 
@@ -169,7 +169,7 @@ class CompiledVectorEnv(gymnasium.vector.VectorEnv):
                 reward[fresh], terminated[fresh], truncated[fresh] = 0.0, False, False
             self._ended = terminated | truncated
         elif (done := terminated | truncated).any():
-            info = _final(_numpy(obs, self._env.spec.obs), done)
+            info = final_info(_numpy(obs, self._env.spec.obs), done)
             state, obs = self._fresh((state, obs), done)
         self._state = state
         return _numpy(obs, self._env.spec.obs), reward, terminated, truncated, info
@@ -179,14 +179,6 @@ def _swap(current: PyTree, pool: PyTree, which: jax.Array, used: jax.Array) -> P
     """Where `which` is set, the next unused rows of the pool, each once."""
     rows = used + jnp.cumsum(which) - 1
     return trees.select(which, jax.tree.map(lambda x: x[rows], pool), current)
-
-
-def _final(obs: PyTree, done: np.ndarray) -> dict[str, Any]:
-    """The last observations of ended episodes, in the form of Gymnasium's own vector environments."""
-    final = np.full(len(done), None, object)
-    for i in np.flatnonzero(done):
-        final[i] = jax.tree.map(lambda x, i=i: x[i], obs)
-    return {"final_obs": final, "_final_obs": done.copy(), "final_info": {}, "_final_info": done.copy()}
 
 
 class BonusVectorWrapper(gymnasium.vector.VectorWrapper):
@@ -229,7 +221,7 @@ class BonusVectorWrapper(gymnasium.vector.VectorWrapper):
     def step(self, actions):
         if self._obs is None:
             raise gymnasium.error.ResetNeeded("Call reset before step.")
-        before = _copy(self._obs)  # some vector environments write the next observation into the same arrays
+        before = copied(self._obs)  # some vector environments write the next observation into the same arrays
         after, reward, terminated, truncated, info = self.env.step(actions)
         done = terminated | truncated
         same = self._kind is AutoresetMode.SAME_STEP
@@ -251,8 +243,9 @@ class BonusVectorWrapper(gymnasium.vector.VectorWrapper):
         self.payer.load(path)
 
 
-def _copy(obs: Any) -> Any:
-    return {name: _copy(x) for name, x in obs.items()} if isinstance(obs, dict) else np.array(obs)
+def copied(obs: Any) -> Any:
+    """Observations in arrays of their own, which may be written to; JAX's may not."""
+    return {name: copied(x) for name, x in obs.items()} if isinstance(obs, dict) else np.array(obs)
 
 
 def make_env(task: str, render_mode: str | None = None, **options: Any) -> CompiledEnv:

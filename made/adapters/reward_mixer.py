@@ -196,17 +196,13 @@ class RewardMixer:
 
     def save(self, path: str | PathLike, overwrite: bool = False, plugin_state: PluginState | None = None) -> None:
         """The bonus, and all that is needed to go on as if nothing had happened, in one file."""
-        waiting = (
-            checkpoint_file.flat(jax.tree.map(lambda *x: np.stack(x), *self.waiting.steps))
-            if self.waiting.steps
-            else {}
-        )
-        arrays = {f"host{name}": x for name, x in checkpoint_file.flat(self.host.tree()).items()}
-        arrays |= {f"own{name}": x for name, x in checkpoint_file.flat(self._own()).items()}
-        arrays |= {f"waiting{name}": x for name, x in waiting.items()}
+        parts: dict[str, PyTree] = {"host": self.host.tree(), "own": self._own()}
+        if self.waiting.steps:
+            parts["waiting"] = jax.tree.map(lambda *x: np.stack(x), *self.waiting.steps)
         if plugin_state is not None:
-            arrays |= {f"rows{name}": x for name, x in checkpoint_file.flat(plugin_state.rows).items()}
-            arrays |= {f"rest{name}": x for name, x in checkpoint_file.flat(plugin_state.rest).items()}
+            parts |= {"rows": plugin_state.rows, "rest": plugin_state.rest}
+        flat = {part: checkpoint_file.flat(tree) for part, tree in parts.items()}
+        arrays = {f"{part}{name}": x for part, named in flat.items() for name, x in named.items()}
         checkpoint_file.save(path, arrays, self._manifest(plugin_state), overwrite)
 
     def load(self, path: str | PathLike, plugin_state: PluginState | None = None) -> PluginState | None:
@@ -216,21 +212,16 @@ class RewardMixer:
         """
         found, manifest = checkpoint_file.load(path)
         checkpoint_file.check(manifest, {**self._manifest(plugin_state), "began": manifest.get("began")}, path)
+        unflat = checkpoint_file.unflat
         if plugin_state is not None:
-            rows = checkpoint_file.unflat(
-                _under(found, "rows"), jax.tree.map(lambda x: x[0], plugin_state.rows), free=1
-            )
-            plugin_state = plugin_state._replace(
-                rows=rows, rest=checkpoint_file.unflat(_under(found, "rest"), plugin_state.rest)
-            )
-        parts = {name: _under(found, name) for name in ("host", "own", "waiting")}
-        host = checkpoint_file.unflat(parts["host"], self.host.template(manifest["began"]))
-        own = checkpoint_file.unflat(
-            {k: v for k, v in parts["own"].items() if k != "['true']"}, self._own(with_true=False)
-        )
-        true, steps = parts["own"]["['true']"], []
+            row = jax.tree.map(lambda x: x[0], plugin_state.rows)
+            rows, rest = unflat(_under(found, "rows"), row, free=1), unflat(_under(found, "rest"), plugin_state.rest)
+            plugin_state = plugin_state._replace(rows=rows, rest=rest)
+        host, own = unflat(_under(found, "host"), self.host.template(manifest["began"])), _under(found, "own")
+        true, steps = own.pop("['true']"), []
+        own = unflat(own, self._own(with_true=False))
         if len(true):
-            together = checkpoint_file.unflat(parts["waiting"], self.host.step_template(), free=1)
+            together = unflat(_under(found, "waiting"), self.host.step_template(), free=1)
             steps = [jax.tree.map(lambda x, t=t: np.asarray(x[t]), together) for t in range(len(true))]
         self.host.restore(host)
         self.updates, self.waiting.steps, self.waiting.true = int(own["updates"]), steps, list(true)

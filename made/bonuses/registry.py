@@ -92,21 +92,13 @@ _TABLE: dict[str, Presets] = {
     "made-released": Presets(made_released, control_released, lambda steps: dreamer_released()),
     "made-tabular": Presets(MADE.tabular),
     "made-geometric": Presets(MADE.geometric),
-    "rnd": Presets(
-        RND,
-        lambda pixels: Normalized(control_rnd(pixels)),
-        lambda steps: Normalized(dreamer_rnd()),
-    ),
+    "rnd": Presets(RND, lambda pixels: Normalized(control_rnd(pixels)), lambda steps: Normalized(dreamer_rnd())),
     "icm": Presets(ICM, lambda pixels: ICM(fit=Fit(learning_rate=2e-4))),
     "ride": Presets(RIDE),
     "noveld": Presets(NovelD),
     "bebold": Presets(lambda: NovelD(alpha=1.0)),
     "amigo": Presets(AMIGo),
-    "re3": Presets(
-        RE3,
-        lambda pixels: Normalized(control_re3()),
-        lambda steps: Normalized(dreamer_re3(steps)),
-    ),
+    "re3": Presets(RE3, lambda pixels: Normalized(control_re3()), lambda steps: Normalized(dreamer_re3(steps))),
     "re3-released": Presets(
         off_policy=lambda pixels: Re3ReleaseNormalized(control_re3()),
         dreamer=lambda steps: Re3ReleaseNormalized(dreamer_re3(steps)),

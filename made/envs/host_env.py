@@ -43,13 +43,13 @@ def space_of(space: Any) -> PyTree:
     )
 
 
-def spec_of(obs_space: Any, action_space: Any, horizon: int | None = None) -> Spec:
+def spec_of(obs_space: Any, action_space: Any) -> Spec:
     """The Spec of one environment from its Gymnasium spaces, or from our own."""
     action = action_space if isinstance(action_space, Space) else space_of(action_space)
     if not isinstance(action, Space):
         raise ValueError(f"The action space {action_space} has parts: a bonus reads Discrete, MultiDiscrete or Box.")
     ours = isinstance(obs_space, Space) or (isinstance(obs_space, dict) and _all_spaces(obs_space))
-    return Spec(obs_space if ours else space_of(obs_space), action, horizon=horizon)
+    return Spec(obs_space if ours else space_of(obs_space), action)
 
 
 def _all_spaces(tree: Any) -> bool:
@@ -86,6 +86,14 @@ def true_successor(after: PyTree, info: dict[str, Any], done: np.ndarray) -> PyT
             "An episode ended without info['final_obs']: use Gymnasium 1.1 or later with SAME_STEP autoreset."
         )
     return replace_rows(after, list(info["final_obs"]), done)
+
+
+def final_info(obs: PyTree, done: np.ndarray) -> dict[str, Any]:
+    """The last observations of ended episodes, in the form of Gymnasium's own vector environments."""
+    final = np.full(len(done), None, object)
+    for i in np.flatnonzero(done):
+        final[i] = jax.tree.map(lambda x, i=i: np.array(x[i]), obs)
+    return {"final_obs": final, "_final_obs": done.copy(), "final_info": {}, "_final_info": done.copy()}
 
 
 def replace_rows(rows: PyTree, others: list, where: np.ndarray) -> PyTree:

@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space, create_empty_array
 from made.core import hashing
 from made.core.config import suggest
 from made.core.plugins import needs
-from made.envs.host_env import replace_rows
+from made.envs.host_env import final_info, replace_rows
 from made.envs.minigrid import GRIDS, MultiRoom, dynamics, make_grid, tile_codes, views
 from made.envs.minigrid.env import LARGEST
 
@@ -212,10 +212,7 @@ class EnvPoolGrids(gymnasium.vector.VectorEnv):
         told, shown, ends = {}, self._shown(obs, info), (np.array(terminated), np.array(truncated))
         done = ends[0] | ends[1]
         if done.any():
-            last = np.full(self.num_envs, None, object)
-            for i in np.flatnonzero(done):
-                last[i] = {name: x[i].copy() for name, x in shown.items()}
-            told = {"final_obs": last, "_final_obs": done}
+            told = final_info(shown, done)
             shown = self._reset_envs(shown, np.flatnonzero(done))
         return shown, np.array(reward, np.float64), *ends, told
 

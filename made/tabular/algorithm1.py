@@ -250,13 +250,7 @@ class Constants(NamedTuple):
 
 
 def settings_for(
-    eps: float,
-    S: int,
-    A: int,
-    gamma: float,
-    lam: float,
-    c: float = 2.0,
-    form: str = "corrected",
+    eps: float, S: int, A: int, gamma: float, lam: float, c: float = 2.0, form: str = "corrected"
 ) -> tuple[Algorithm1, int]:
     """The solver and the iterations K that Theorem 1 asks for to come within eps of the maximum.
 

@@ -9,17 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from made.core import (
-    Density,
-    LearnsFrom,
-    Transition,
-    dict_obs,
-    hashing,
-    ring_buffer,
-    running_stats,
-    table_sizes,
-    trees,
-)
+from made.core import Density, LearnsFrom, Transition, dict_obs, hashing, ring_buffer, running_stats, table_sizes, trees
 from made.core.config import ABOVE_ZERO, POSITIVE, SHARE, check_numbers, check_types
 from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
 

@@ -17,18 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, UInt8, UInt32
 
-from made.envs.minigrid.tile_codes import (
-    CLOSED,
-    DOWN,
-    EMPTY,
-    LEFT,
-    LOCKED,
-    RIGHT,
-    UP,
-    WALL,
-    Level,
-    Maker,
-)
+from made.envs.minigrid.tile_codes import CLOSED, DOWN, EMPTY, LEFT, LOCKED, RIGHT, UP, WALL, Level, Maker
 
 Number = Any  # an int, or a traced one
 Things = tuple[tuple[Number, Number], ...]  # (cell, code) each; a cell is counted along the rows of the grid
@@ -165,21 +154,15 @@ def free(things: Things, cells: Int[Array, " m"]) -> Bool[Array, " m"]:
 
 
 def place_in_room(
-    grid: RoomGrid,
-    things: Things,
-    i: Number,
-    j: Number,
-    code: Number,
-    word: UInt32[Array, ""],
-    agent: tuple[Number, Number] | None = None,
+    grid: RoomGrid, things: Things, i: Number, j: Number, code: Number, word: UInt32[Array, ""]
 ) -> Things:
-    """The things with one more, on a free cell within the walls of room (i, j) that is not next to the agent.
+    """The things with one more, on a free cell within the walls of room (i, j).
 
-    An agent not placed yet counts as in the middle of the grid.
+    It is not next to the middle of the grid, where the agent counts as being until it is placed.
     """
     cells = grid.inside(i, j)
-    far = grid.far(cells, *(agent or grid.middle))
-    return (*things, (cells[choose(word, free(things, cells) & far)], code))
+    allowed = free(things, cells) & grid.far(cells, *grid.middle)
+    return (*things, (cells[choose(word, allowed)], code))
 
 
 def put(things: Things, cell: Number, code: Number) -> Things:
@@ -245,10 +228,7 @@ def connect_all(grid: RoomGrid, start: tuple[int, int], order: Sequence[UInt32[A
 
 
 def draw(
-    walls: np.ndarray | UInt8[Array, "H W"],
-    things: Things,
-    agent: tuple[Number, Number, Number],
-    target: Number,
+    walls: np.ndarray | UInt8[Array, "H W"], things: Things, agent: tuple[Number, Number, Number], target: Number
 ) -> Level:
     """The level: the walls, the things in their cells (no two in one, see `put`) and the agent."""
     cells = jnp.stack([jnp.asarray(cell, jnp.int32) for cell, _ in things])

@@ -94,10 +94,7 @@ class HostBonus:
         All is copied, since many environments write the next step into the same arrays.
         """
         note, seen = self._noted(), self.spec.obs
-        ends = (
-            arrays.flags(terminated, self.n_envs, "terminated"),
-            arrays.flags(truncated, self.n_envs, "truncated"),
-        )
+        ends = (arrays.flags(terminated, self.n_envs, "terminated"), arrays.flags(truncated, self.n_envs, "truncated"))
         if reset_obs is None and (ends[0] | ends[1]).any():
             raise ValueError("An episode ended, so HostBonus.step needs reset_obs, the first observation after it.")
         step = Transition(

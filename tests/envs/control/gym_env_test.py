@@ -45,7 +45,7 @@ def test_with_a_stack_of_one_an_observation_is_a_frame(drawn):
 
 def test_its_spec_is_that_of_its_spaces(suite):
     env = ControlEnv("walker_walk", pixels=False)
-    assert env.made_spec == spec_of(env.observation_space, env.action_space, horizon=500)
+    assert env.made_spec == spec_of(env.observation_space, env.action_space)._replace(horizon=500)
     assert env.reset()[0].shape == env.made_spec.obs.shape == (24,)
 
 
