@@ -125,14 +125,12 @@ class CompiledVectorEnv(gymnasium.vector.VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._pool_size = max(LEAST_POOL, 2 * num_envs)
         self._draw = jax.jit(lambda key: env.reset_many(key, self._pool_size))
-        self._advance, self._swap = jax.jit(self._advance_all), jax.jit(_swap)
+        self._advance = jax.jit(lambda s, a, key: jax.vmap(env.step)(s, a, jax.random.split(key, num_envs)))
+        self._swap = jax.jit(_swap)
         self._state, self._ended = None, np.zeros(num_envs, bool)
 
     def _key(self) -> jax.Array:
         return jax.random.key(self.np_random.integers(2**32, dtype=np.uint32))
-
-    def _advance_all(self, state, action, key):
-        return jax.vmap(self._env.step)(state, action, jax.random.split(key, self.num_envs))
 
     def _fresh(self, current: PyTree, which: np.ndarray) -> PyTree:
         """`current` with fresh (state, obs) where `which` is set; the pool is drawn anew when it runs low."""

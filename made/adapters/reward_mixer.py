@@ -182,8 +182,11 @@ class RewardMixer:
             self.auto_scale.see(bonus, extrinsic, np.asarray(step.terminated | step.truncated), true)
         intrinsic = (np.float32(self.coefficient()) * bonus).astype(extrinsic.dtype)
         self.learn(step, true)
-        reward = {"both": extrinsic + intrinsic, "intrinsic": intrinsic, "extrinsic": extrinsic}[self.mode]
-        return MixedReward(reward, extrinsic, intrinsic)
+        return MixedReward(self.total(extrinsic, intrinsic), extrinsic, intrinsic)
+
+    def total(self, extrinsic: np.ndarray, intrinsic: np.ndarray) -> np.ndarray:
+        """The reward of the agent, by the mode."""
+        return {"both": extrinsic + intrinsic, "intrinsic": intrinsic, "extrinsic": extrinsic}[self.mode]
 
     def learn(self, step: Transition, true: np.ndarray) -> None:
         """Put a step aside, and update the bonus where enough have come together."""

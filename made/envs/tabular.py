@@ -41,14 +41,10 @@ class RandomTabular(Environment):
         return Tabular(self.family.draw(key if self.shuffled else None), self.horizon)
 
     def reset(self, key):
-        raise ValueError(
-            "RandomTabular is a family of MDPs: call settle(key) first, as made.training.on_policy.start does."
-        )
+        raise ValueError("RandomTabular is a family of MDPs: call sample_task(key) first, as made.RunConfig does.")
 
     def step(self, state, action, key):
-        raise ValueError(
-            "RandomTabular is a family of MDPs: call settle(key) first, as made.training.on_policy.start does."
-        )
+        return self.reset(key)
 
 
 class Tabular(Environment):

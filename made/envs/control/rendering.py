@@ -107,7 +107,8 @@ def choose() -> str:
     """The way of drawing to use: MUJOCO_GL if it is set, else the first that works. A sentence where none does."""
     demand_known()
     asked = asked_for()
-    if asked in OFF and not _nothing_works():
+    in_vain = all(name in _known and not _known[name].works for name in candidates())  # then `prepare` set it to off
+    if asked in OFF and not in_vain:
         raise ValueError(
             f"Pictures are switched off by MUJOCO_GL={asked}: unset it, or learn from states, by --agent sac or in "
             "Python by pixels=False."
@@ -117,11 +118,6 @@ def choose() -> str:
     if found is None:
         raise ValueError(missing(tried(*names)))
     return found
-
-
-def _nothing_works() -> bool:
-    """Whether all was tried in vain, so that it was `prepare` who switched drawing off."""
-    return all(name in _known and not _known[name].works for name in candidates())
 
 
 def first_that_works(names: Sequence[str]) -> str | None:

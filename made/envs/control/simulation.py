@@ -212,7 +212,7 @@ def save_physics(physics: Any, random: np.random.RandomState) -> Arrays:
 
 def load_physics(physics: Any, random: np.random.RandomState, arrays: Mapping[str, np.ndarray]) -> None:
     """Take over what `save_physics` gave for the same task."""
-    from mujoco import mj_step1, mjtState  # type: ignore[attr-defined]
+    from mujoco import mj_step1, mjr_uploadHField, mjtState  # type: ignore[attr-defined]
 
     same_terrain = np.array_equal(physics.model.hfield_data, arrays["model/hfield_data"])
     for name in CHANGED:
@@ -220,18 +220,11 @@ def load_physics(physics: Any, random: np.random.RandomState, arrays: Mapping[st
     physics.set_state(arrays["physics"], int(mjtState.mjSTATE_INTEGRATION))
     mj_step1(physics.model.ptr, physics.data.ptr)  # what follows from positions and velocities
     physics.data.sensordata[:] = arrays["sensors"]
-    if not same_terrain:  # only in tasks that draw a terrain, and with it a renderer, for each episode
-        _upload_terrain(physics)
+    if not same_terrain:  # only in tasks that draw a terrain for each episode: the renderer has a copy of its own
+        with physics.contexts.gl.make_current() as gl:
+            gl.call(mjr_uploadHField, physics.model.ptr, physics.contexts.mujoco.ptr, 0)
     spare = int(arrays["random/has_spare"]), float(arrays["random/spare"])
     random.set_state(("MT19937", arrays["random/words"], int(arrays["random/at"]), *spare))
-
-
-def _upload_terrain(physics: Any) -> None:
-    """The renderer has its own copy of height fields."""
-    from mujoco import mjr_uploadHField  # type: ignore[attr-defined]
-
-    with physics.contexts.gl.make_current() as gl:
-        gl.call(mjr_uploadHField, physics.model.ptr, physics.contexts.mujoco.ptr, 0)
 
 
 def check_saved(arrays: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray], who: str) -> None:

@@ -1,7 +1,6 @@
 """What a control task is, by name, and how it is shown and stepped."""
 
 import functools
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -167,8 +166,5 @@ def check_name(name: str, suite: dict[str, tuple[str, str]]) -> None:
     every = [*CONTROL, *(one for one in (*SPARSE, *suite) if one not in CONTROL)]
     if domain is None:
         raise ValueError(f"There is no control task {name!r}.{suggest(name, every)}")
-    raise ValueError(f"{domain} has no task {name[len(domain) + 1 :]!r}. {_tasks_of(domain, every)}")
-
-
-def _tasks_of(domain: str, names: Sequence[str]) -> str:
-    return f"It has: {', '.join(sorted(one for one in names if one.startswith(f'{domain}_')))}."
+    tasks = ", ".join(sorted(one for one in every if one.startswith(f"{domain}_")))
+    raise ValueError(f"{domain} has no task {name[len(domain) + 1 :]!r}. It has: {tasks}.")

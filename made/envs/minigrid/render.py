@@ -136,16 +136,14 @@ def draw(grid: Grid, state: GridState, size: int = TILE, highlight: bool = True)
     return np.concatenate(rows, axis=0)
 
 
-@cache
-def _lit(stride: int):
-    return jax.jit(lambda state: views.lit(views.window(state, stride)))
+_lit = jax.jit(lambda state, stride: views.lit(views.window(state, stride)), static_argnums=1)
 
 
 def seen_cells(grid: Grid, state: GridState) -> np.ndarray:
     """Which cells of the grid the agent sees, [row][column]."""
     height, width = grid.maker.height, grid.maker.width
     seen = np.zeros((height, width), bool)
-    lit = np.ones((VIEW, VIEW), bool) if grid.maker.see_through else np.asarray(_lit(tile_codes.stride(width))(state))
+    lit = np.ones((VIEW, VIEW), bool) if grid.maker.see_through else np.asarray(_lit(state, tile_codes.stride(width)))
     ahead = _AHEAD[int(state.direction)]
     right = np.array([-ahead[1], ahead[0]])
     for column, row in np.argwhere(lit):

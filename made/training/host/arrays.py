@@ -69,12 +69,6 @@ def carried(spec: Spec) -> Spec:
     return spec._replace(obs=jax.tree.map(narrow, spec.obs, is_leaf=is_space), action=narrow(spec.action))
 
 
-def has_floats(spec: Spec) -> bool:
-    """Can an observation or action of this spec be NaN at all?"""
-    leaves = [*jax.tree.leaves(spec.obs, is_leaf=is_space), spec.action]
-    return any(jnp.issubdtype(space.dtype, jnp.floating) for space in leaves)
-
-
 def copy_checked(given: PyTree, space: PyTree, n: int, what: str) -> PyTree:
     """A checked copy, one entry an environment, in the dtypes of the space."""
     if not isinstance(space, dict):
