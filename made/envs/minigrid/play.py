@@ -63,13 +63,8 @@ def play(task: str, seed: int = 0, keys: str | None = None) -> int:
     grid = make_grid(ids[task])
     terminal = keys is None and sys.stdin.isatty() and sys.stdout.isatty() and find_spec("termios") is not None
     print(f"{ids[task]}, seed {seed}\n{_HELP}")
-    source = (
-        keys
-        if keys is not None
-        else _pressed()
-        if terminal
-        else (key for line in sys.stdin for key in line.strip("\n"))
-    )
+    piped = (key for line in sys.stdin for key in line.strip("\n"))
+    source = keys if keys is not None else _pressed() if terminal else piped
     game_loop(grid, jax.random.key(seed), source, colours=terminal)
     return 0
 
@@ -93,7 +88,7 @@ def game_loop(grid: Grid, key: jax.Array, keys: Iterable[str], colours: bool = F
             if not (seen.terminated or seen.truncated):
                 continue
             how = "Won" if seen.reward > 0 else "Lost in the lava" if seen.terminated else "Out of time"
-            print(f"{how} after {int(state.steps)} steps: return {max(float(seen.reward), 0):.3g}.")
+            print(f"{how} after {int(state.steps)} steps: return {float(seen.reward):.3f}.")
         key, k_level = jax.random.split(key)
         state = jax.device_get(reset(k_level)[0])
         _show(grid, state, colours, "a new level")

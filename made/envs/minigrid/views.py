@@ -35,9 +35,7 @@ def _shadow(light: np.ndarray, clear: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 _SEEN, _NEXT = _shadow(*np.meshgrid(np.arange(128), np.arange(128), indexing="ij"))
-_SHADOWS = (
-    (_SEEN | (_NEXT << VIEW)).astype(np.uint16).reshape(-1)
-)  # [light * 128 + clear] -> seen | light of the next row << 7
+_SHADOWS = (_SEEN | (_NEXT << VIEW)).astype(np.uint16).reshape(-1)  # [light * 128 + clear] -> seen | next light << 7
 
 
 def window(state: GridState, stride: int) -> UInt8[Array, "7 7"]:

@@ -62,10 +62,8 @@ class HostBonus:
         self.key, k_init = jax.random.split(jax.random.key(seed or 0))
         self.state, self._blank = self._fresh(k_init, state)
         self.memory, self.note, self._like = self._blank, None, None
-        self._calls, leaves = (
-            calls.calls(self.bonus, self.spec, self.n_envs),
-            jax.tree.leaves(self.spec.obs, is_leaf=arrays.is_space),
-        )
+        self._calls = calls.calls(self.bonus, self.spec, self.n_envs)
+        leaves = jax.tree.leaves(self.spec.obs, is_leaf=arrays.is_space)
         self._floats = any(jnp.issubdtype(space.dtype, jnp.floating) for space in (*leaves, self.spec.action))
 
     def _fresh(self, key, state: PyTree) -> tuple[PyTree, PyTree]:
