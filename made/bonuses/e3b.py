@@ -19,9 +19,6 @@ class Ellipse(EpisodeMemory):
     features: InverseDynamicsEmbedding
     ridge: float
 
-    def goal(self, spec):
-        return None
-
     def blank(self, spec) -> Float[Array, "d d"]:
         return jnp.eye(self.features.size) / self.ridge
 

@@ -34,9 +34,6 @@ class VisitCounts(EpisodeMemory):
         if self.capacity < 0:
             raise ValueError(f"VisitCounts keeps capacity={self.capacity} observations: give a positive number, or 0.")
 
-    def goal(self, spec):
-        return None
-
     def blank(self, spec):
         dict_obs.part(spec.obs, self.view)  # a part that is not there is refused here
         room = self.capacity or (1000 if spec.horizon is None else spec.horizon + 1)

@@ -24,8 +24,6 @@ from made.envs.control.tasks import Control
 from made.envs.control.worker_process import CONTEXT, SharedFrames, WorkerPipes, WorkerSpec
 from made.envs.control.worker_process import WorkerError as WorkerError
 
-PATIENCE = 300.0  # seconds to wait for an answer before a process is taken for lost
-
 
 class VectorStep(NamedTuple):
     """One step of every environment. Pictures are single frames [N, h, w, 3]; from states, vectors [N, d]."""
@@ -47,22 +45,14 @@ class WorkerPool:
     which are of one size and in the order of the seeds, share no process with others.
     """
 
-    def __init__(
-        self,
-        control: Control,
-        seeds: Sequence[int],
-        processes: int | None = None,
-        patience: float = PATIENCE,
-        parts: int = 1,
-    ):
-        if parts < 1 or len(seeds) % parts:
-            raise ValueError(f"{len(seeds)} seeds cannot be divided into {parts} parts of one size.")
+    def __init__(self, control: Control, seeds: Sequence[int], processes: int | None = None, *, parts: int = 1):
         most = max(parts, os.cpu_count() or 1)  # a process for each part at least
         count = min(len(seeds), most - most % parts) if processes is None else processes
-        if not 1 <= count <= len(seeds):
-            raise ValueError(f"{count} processes cannot share {len(seeds)} seeds: give each process at least one.")
-        if count % parts:
-            raise ValueError(f"{count} processes cannot be divided among {parts} parts: give each as many.")
+        if not 1 <= count <= len(seeds) or len(seeds) % parts or count % parts:
+            raise ValueError(
+                f"{len(seeds)} seeds cannot be divided among {count} processes in {parts} parts: give each process one "
+                "seed or more, and each part equally many seeds and processes."
+            )
         self.control, self.n_envs = control, len(seeds)
         each = np.array_split(np.arange(self.n_envs // parts), count // parts)
         ends = np.cumsum(parts * [len(part) for part in each]).tolist()
@@ -74,7 +64,7 @@ class WorkerPool:
         self._pictures = memory.array() if memory else None
         shared = self._split([int(seed) for seed in seeds])
         shares = [WorkerSpec(control, *one, memory, drawn_by) for one in zip(shared, self._places, strict=True)]
-        self._lines = WorkerPipes(shares, patience)
+        self._lines = WorkerPipes(shares)
         self._owed = [False] * count  # whether a process was sent actions and not heard since
         first = self._lines.replies()
         self.spec: Spec = first[0].spec

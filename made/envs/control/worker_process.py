@@ -135,6 +135,9 @@ class WorkerLoop:
         return Reply()
 
 
+PATIENCE = 300.0  # seconds to wait for an answer before a process is taken for lost
+
+
 class WorkerError(RuntimeError):
     """A process failed or died; the others were stopped."""
 
@@ -142,8 +145,7 @@ class WorkerError(RuntimeError):
 class WorkerPipes:
     """One process and one line to it for each share. They end with this object, with its process, or by `close`."""
 
-    def __init__(self, shares: Sequence[WorkerSpec], patience: float):
-        self.patience = patience
+    def __init__(self, shares: Sequence[WorkerSpec]):
         self.failure: WorkerError | None = None  # the first, for whoever asks after it, from whatever thread
         self._first = threading.Lock()
         self._shares, self._lines, self._processes = shares, [], []
@@ -183,8 +185,8 @@ class WorkerPipes:
 
     def _reply(self, i: int) -> Reply:
         try:
-            if not self._lines[i].poll(self.patience):
-                self._fail(i, f"it did not answer within {self.patience:.0f} s.")
+            if not self._lines[i].poll(PATIENCE):
+                self._fail(i, f"it did not answer within {PATIENCE:.0f} s.")
             reply: Reply = self._lines[i].recv()
         except (EOFError, OSError):
             self._lost(i)

@@ -95,9 +95,9 @@ def test_parts_are_stepped_each_in_its_own_time_and_are_the_same(workers, drawn)
             apart.receive(1)
         with pytest.raises(ValueError, match=r"takes finite actions \[1, 1\], got \[3, 1\]"):
             apart.send(moves[0], 1)
-    with pytest.raises(ValueError, match="3 seeds cannot be divided into 2 parts"):
+    with pytest.raises(ValueError, match="3 seeds cannot be divided among 2 processes in 2 parts"):
         WorkerPool(PIXELS, SEEDS, parts=2)
-    with pytest.raises(ValueError, match="3 processes cannot be divided among 2 parts"):
+    with pytest.raises(ValueError, match="4 seeds cannot be divided among 3 processes in 2 parts"):
         WorkerPool(PIXELS, range(4), processes=3, parts=2)
 
 
@@ -145,7 +145,7 @@ def test_settings_that_a_task_does_not_take_are_refused_in_a_sentence(suite):
     with pytest.raises(ValueError, match="lqr_lqr_2_1 has actuators without bounds"):
         WorkerPool(make_control("lqr_lqr_2_1", pixels=False), [0])
     for seeds, processes in ([], None), ([0], 2), ([0, 1], 0):
-        with pytest.raises(ValueError, match=r"processes cannot share . seeds"):
+        with pytest.raises(ValueError, match=r"seeds cannot be divided among . processes"):
             WorkerPool(STATES, seeds, processes)
 
 
