@@ -59,17 +59,15 @@ def candidates() -> tuple[str, ...]:
 
 def tried(*names: str) -> list[Backend]:
     """Draw a ball with each, all at once, each in its own process. What came of it is remembered."""
-    started = {name: _start(name) for name in names if name not in _known}
+    started = {}
+    for name in (name for name in names if name not in _known):
+        environment = {**os.environ, "MUJOCO_GL": name}
+        environment.pop("PYOPENGL_PLATFORM", None)  # it must agree with MUJOCO_GL, which sets it
+        words, pipe = [sys.executable, "-W", "ignore", "-c", _DRAW], subprocess.PIPE
+        started[name] = subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True)
     for name, process in started.items():
         _known[name] = _outcome(name, process)
     return [_known[name] for name in names]
-
-
-def _start(name: str) -> subprocess.Popen:
-    environment = {**os.environ, "MUJOCO_GL": name}
-    environment.pop("PYOPENGL_PLATFORM", None)  # it must agree with MUJOCO_GL, which sets it
-    words = [sys.executable, "-W", "ignore", "-c", _DRAW]
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def _outcome(name: str, process: subprocess.Popen) -> Backend:
@@ -115,22 +113,16 @@ def choose() -> str:
         )
     names = (asked,) if asked in NEEDS else candidates()
     found = first_that_works(names)
-    if found is None:
-        raise ValueError(missing(tried(*names)))
-    return found
+    if found is not None:
+        return found
+    failed = tried(*names)
+    alone = f" MUJOCO_GL={asked} asks for it alone: unset it to let others be tried." if asked in NEEDS else ""
+    raise ValueError(f"No picture can be drawn here ({reasons(failed)}). To mend it: {NEEDS[failed[0].name]}.{alone}")
 
 
 def first_that_works(names: Sequence[str]) -> str | None:
     """The first of those ways of drawing that works here; those after it are not tried."""
     return next((name for name in names if tried(name)[0].works), None)
-
-
-def missing(failed: Sequence[Backend]) -> str:
-    """What is missing for pictures, and how to get it, in a sentence."""
-    name = failed[0].name
-    asked = os.environ.get("MUJOCO_GL", "").lower() == name
-    alone = f" MUJOCO_GL={name} asks for it alone: unset it to let others be tried." if asked else ""
-    return f"No picture can be drawn here ({reasons(failed)}). To mend it: {NEEDS[name]}.{alone}"
 
 
 def reasons(failed: Sequence[Backend]) -> str:

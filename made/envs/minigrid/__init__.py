@@ -10,10 +10,8 @@ from typing import Any
 
 from made.core.config import suggest
 from made.envs.minigrid.env import Grid
-from made.envs.minigrid.keycorridor import KeyCorridor
 from made.envs.minigrid.multiroom import MultiRoom
-from made.envs.minigrid.obstructedmaze import Maze, TwoRooms
-from made.envs.minigrid.small import DoorKey, Empty, FourRooms
+from made.envs.minigrid.room_tasks import DoorKey, Empty, FourRooms, KeyCorridor, Maze, TwoRooms
 from made.envs.minigrid.tile_codes import Level, Maker
 
 __all__ = [

@@ -51,11 +51,8 @@ _TYPES = (1, 8, 9, 3, 4, 5, 6, 7, 7, 7, 7, 7, 7, 7, 4, 4, 2)  # MiniGrid's objec
 _ONLY = {0: RED, 1: GREEN, 2: RED, 16: GREY}  # the colour of a kind that comes in one only
 
 
-def _known() -> np.ndarray:
-    codes = [8 * kind + colour for kind in range(len(KINDS)) for colour in range(6)]
-    known = np.zeros(256, bool)
-    known[[code for code in codes if _ONLY.get(code // 8, code % 8) == code % 8]] = True
-    return known
+_CODES = [8 * kind + colour for kind in range(len(KINDS)) for colour in range(6) if _ONLY.get(kind, colour) == colour]
+KNOWN = np.isin(np.arange(256), _CODES)  # which bytes are the code of something
 
 
 def _encoding() -> np.ndarray:
@@ -66,7 +63,6 @@ def _encoding() -> np.ndarray:
     return table
 
 
-KNOWN = _known()  # [256] which bytes are the code of something
 ENCODING = _encoding()  # [256, 3] MiniGrid's (object, colour, state) of each code; zeros for the others
 
 

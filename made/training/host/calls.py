@@ -24,26 +24,16 @@ class CompiledCalls(NamedTuple):
     spoilt: Callable  # (batch) -> which entries hold NaN or infinity
 
 
-class _Same(NamedTuple):
-    """A spec that can be a key: specs that print the same are the same, and dictionaries have no hash."""
-
-    spec: Spec
-
-    def __hash__(self) -> int:
-        return hash(repr(self.spec))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and repr(self.spec) == repr(other.spec)
-
-
 def _compiled_once(build: Callable[..., Any]) -> Callable[..., Any]:
     """`build(thing, spec, n)`, once for equal arguments. What holds arrays has no hash and is built each time."""
-    shared = functools.lru_cache(maxsize=32)(lambda thing, same, n: build(thing, same.spec, n))
+    specs: dict[str, Spec] = {}  # by their text, since dictionaries have no hash
+    shared = functools.lru_cache(maxsize=32)(lambda thing, text, n: build(thing, specs[text], n))
 
     @functools.wraps(build)
     def get(thing: Any, spec: Spec, n: int) -> Any:
+        specs[repr(spec)] = spec
         try:
-            return shared(thing, _Same(spec), n)
+            return shared(thing, repr(spec), n)
         except TypeError:
             return build(thing, spec, n)
 
