@@ -16,6 +16,7 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from jaxtyping import PyTree
@@ -33,19 +34,15 @@ LEAST_POOL = 256  # fresh episodes drawn at a time: one call for many resets
 def gym_space(space: PyTree) -> gymnasium.Space:
     """Our Space, or a dictionary of them, as a Gymnasium space."""
     if isinstance(space, dict):
-        return gymnasium.spaces.Dict({name: gym_space(inner) for name, inner in space.items()})
+        return spaces.Dict({name: gym_space(inner) for name, inner in space.items()})
     if space.n is not None:
-        return (
-            gymnasium.spaces.MultiDiscrete(np.full(space.shape, space.n))
-            if space.shape
-            else gymnasium.spaces.Discrete(space.n)
-        )
+        return spaces.MultiDiscrete(np.full(space.shape, space.n)) if space.shape else spaces.Discrete(space.n)
     dtype = np.dtype(space.dtype)
     if np.issubdtype(dtype, np.integer):
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     else:
         low, high = (-np.inf if space.low is None else space.low), (np.inf if space.high is None else space.high)
-    return gymnasium.spaces.Box(low, high, space.shape, dtype.type)
+    return spaces.Box(low, high, space.shape, dtype.type)
 
 
 def _numpy(obs: PyTree, spaces: PyTree) -> PyTree:

@@ -44,9 +44,8 @@ def code_of(thing: Any) -> int:
         return _WHOLE[thing.type]
     colour = _COLOUR[thing.color]
     if thing.type == "door":
-        return (
-            tile_codes.OPEN if thing.is_open else tile_codes.LOCKED if thing.is_locked else tile_codes.CLOSED
-        ) + colour
+        kind = tile_codes.OPEN if thing.is_open else tile_codes.LOCKED if thing.is_locked else tile_codes.CLOSED
+        return kind + colour
     if thing.type == "box" and getattr(thing.contains, "type", "") == "key":
         return tile_codes.KEYBOX + 8 * _COLOUR[thing.contains.color] + colour
     if thing.type not in _TINTED:

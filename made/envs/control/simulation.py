@@ -19,18 +19,8 @@ Arrays = dict[str, np.ndarray]
 
 # Of MuJoCo's model, what tasks of the suite write into when an episode begins: targets, terrain, gains.
 CHANGED = (
-    "body_pos",
-    "body_quat",
-    "dof_damping",
-    "geom_pos",
-    "geom_rgba",
-    "geom_size",
-    "hfield_data",
-    "light_pos",
-    "site_pos",
-    "site_rgba",
-    "site_size",
-    "wrap_prm",
+    *("body_pos", "body_quat", "dof_damping", "geom_pos", "geom_rgba", "geom_size", "hfield_data", "light_pos"),
+    *("site_pos", "site_rgba", "site_size", "wrap_prm"),
 )
 
 
