@@ -113,14 +113,12 @@ def _imported(path: str, label: str, kind: Registry) -> Any:
         raise ValueError(f"{label} is no import path: write module:object, such as mypackage:My{kind.base.__name__}.")
     try:
         thing: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or module_name
-        if not (module_name == missing or module_name.startswith(f"{missing}.")):
-            raise ValueError(f"The module of {label} cannot be imported: {error}.") from error
-        raise ValueError(
-            f"There is no module {missing!r}, which {kind.what} {label} needs: install it, or run from its folder."
-        ) from error
     except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            raise ValueError(
+                f"There is no module {missing!r}, which {kind.what} {label} needs: install it, or run from its folder."
+            ) from error
         raise ValueError(f"The module of {label} cannot be imported: {type(error).__name__}: {error}") from error
     for part in attribute.split("."):
         if not hasattr(thing, part):

@@ -65,7 +65,7 @@ class WorkerPool:
         shared = self._split([int(seed) for seed in seeds])
         shares = [WorkerSpec(control, *one, memory, drawn_by) for one in zip(shared, self._places, strict=True)]
         self._lines = WorkerPipes(shares)
-        self._owed = [False] * count  # whether a process was sent actions and not heard since
+        self._owed: set[int] = set()  # the processes whose replies to actions were not received yet
         first = self._lines.replies()
         self.spec: Spec = first[0].spec
         self._begin(first)
@@ -128,15 +128,15 @@ class WorkerPool:
             )
         ends = [self._places[i].stop - place.start for i in who]
         self._lines.tell("step", np.split(actions, ends[:-1]), who)
-        self._owe(who, True)
+        self._owed.update(who)
 
     def receive(self, part: int | None = None) -> VectorStep:
         """What came of the actions sent before, to all or to a part; waits until they are done."""
         who, place = self._who(part), self.place(part)
-        if not all(self._owed[i] for i in who):
+        if not self._owed.issuperset(who):
             raise ValueError("WorkerPool.receive was called before send: send actions once for each receive.")
         replies = self._lines.replies(who)
-        self._owe(who, False)
+        self._owed.difference_update(who)
         reward, terminated, truncated, total = np.concatenate([reply.numbers for reply in replies], axis=1)
         frame, seen = self._shown("frame", replies, place), self._shown("seen", replies, place)
         ended = (terminated + truncated) > 0
@@ -147,10 +147,6 @@ class WorkerPool:
         else:
             self._obs[part] = now
         return VectorStep(frame, seen, reward.astype(np.float32), terminated > 0, truncated > 0, total)
-
-    def _owe(self, who: Sequence[int], owed: bool) -> None:
-        for i in who:
-            self._owed[i] = owed
 
     def step(self, actions: Shaped[np.ndarray, "N A"]) -> VectorStep:
         """`send` and `receive` in one."""
@@ -193,6 +189,6 @@ class WorkerPool:
         if self._lines.failure is not None:
             raise self._lines.failure
         if not self._lines.open:
-            raise ValueError(f"WorkerPool.{what} was called after close: make new WorkerPool.")
-        if any(self._owed[i] for i in self._who(part)):
+            raise ValueError(f"WorkerPool.{what} was called after close: make a new one.")
+        if not self._owed.isdisjoint(self._who(part)):
             raise ValueError(f"WorkerPool.{what} was called between send and receive: receive first.")

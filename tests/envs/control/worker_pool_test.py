@@ -137,7 +137,7 @@ def test_states_come_too_and_a_traceback_names_the_task(suite):
         workers.step(np.ones((1, 1)))
     with WorkerPool(STATES, [3]) as ended:
         pass
-    with pytest.raises(ValueError, match="called after close: make new WorkerPool"):
+    with pytest.raises(ValueError, match="called after close: make a new one"):
         ended.step(np.ones((1, 1)))
 
 
