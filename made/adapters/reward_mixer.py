@@ -50,19 +50,16 @@ class AutoScale:
 
     def see(self, bonus: np.ndarray, extrinsic: np.ndarray, done: np.ndarray, true: np.ndarray) -> None:
         """Take in one step of every environment; only true steps count."""
-        seen = self.seen
+        seen, ended = self.seen, done & true
         if not true.any():
             return
         returns, steps = seen.returns + np.where(true, extrinsic, 0.0), seen.steps + true
         length, episodes = seen.length, seen.episodes
-        for ended in steps[done & true]:
-            length, episodes = EPISODES * length + ended, EPISODES * episodes + 1
-        best = np.maximum(seen.best, np.abs(returns[done & true]).max(initial=0.0))
-        mean = float(bonus[true].mean())
-        self.seen = ReturnRange(
-            np.asarray(DECAY * seen.bonus + mean), np.asarray(DECAY * seen.weight + 1), np.asarray(length),
-            np.asarray(episodes), np.asarray(best), np.where(done, 0.0, returns), np.where(done, 0.0, steps),
-        )  # fmt: skip
+        for n in steps[ended]:
+            length, episodes = EPISODES * length + n, EPISODES * episodes + 1
+        best = np.maximum(seen.best, np.abs(returns[ended]).max(initial=0.0))
+        means = (DECAY * seen.bonus + float(bonus[true].mean()), DECAY * seen.weight + 1, length, episodes, best)
+        self.seen = ReturnRange(*map(np.asarray, means), np.where(done, 0.0, returns), np.where(done, 0.0, steps))
 
     def scale(self) -> float:
         """The current factor; 0 while the bonus has been 0."""

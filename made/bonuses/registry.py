@@ -62,9 +62,8 @@ def dreamer_made() -> MADE:
 
 
 def dreamer_released() -> MADE:
-    vae = ReleasedVAE(
-        DREAMER_WINDOW, fit=Fit(learning_rate=1e-3, clip=100.0, steps=4, batch=128), capacity=DREAMER_WINDOW
-    )
+    fit = Fit(learning_rate=1e-3, clip=100.0, steps=4, batch=128)
+    vae = ReleasedVAE(DREAMER_WINDOW, fit=fit, capacity=DREAMER_WINDOW)
     return made_released("none", cover=dreamer_rnd(OrthogonalRND), density=vae)
 
 

@@ -63,8 +63,6 @@ class HostBonus:
         self.state, self._blank = self._fresh(k_init, state)
         self.memory, self.note, self._like = self._blank, None, None
         self._calls = calls.calls(self.bonus, self.spec, self.n_envs)
-        leaves = jax.tree.leaves(self.spec.obs, is_leaf=arrays.is_space)
-        self._floats = any(jnp.issubdtype(space.dtype, jnp.floating) for space in (*leaves, self.spec.action))
 
     def _fresh(self, key, state: PyTree) -> tuple[PyTree, PyTree]:
         """The state and the blank memories of all environments."""
@@ -120,7 +118,7 @@ class HostBonus:
         like = arrays.tensor_in(batch)
         value = None if value is None else arrays.to_jax(value)
         paid, bad = self._calls.reward(self.state, arrays.batch_of(batch, self.spec), value)
-        if self._floats and int(bad):
+        if int(bad):
             self._refuse_bad()
             self.bad += int(bad)
         return arrays.as_kind(paid, self._like if like is None else like)
@@ -129,15 +127,14 @@ class HostBonus:
         """Learn from a batch [T, N, ...]; returns the bonus's metrics."""
         arrays.check_batch(batch, "update", axes=2)
         require_fields(self.bonus, batch, jnp.zeros(()))  # values are asked for by `reward` alone
-        batch, counted = arrays.batch_of(batch, self.spec), {}
-        if self._floats:
-            bad = np.asarray(self._calls.spoilt(batch))
-            counted = {"bad": float(bad.sum())} if self.on_bad == "report" else {}
-            if bad.any():
-                self._refuse_bad()
-                if bad.all():
-                    return counted
-                batch = calls.without(bad, batch)  # of another size, so this update compiles anew
+        batch = arrays.batch_of(batch, self.spec)
+        bad = np.asarray(self._calls.spoilt(batch))
+        counted = {"bad": float(bad.sum())} if self.on_bad == "report" else {}
+        if bad.any():
+            self._refuse_bad()
+            if bad.all():
+                return counted
+            batch = calls.without(bad, batch)  # of another size, so this update compiles anew
         self.state, metrics, self.key = self._calls.update(self.state, batch, self.key)
         jax.block_until_ready(self.state)  # arrays that were read in place may be written to once this returns
         return {**{name: float(x) for name, x in metrics.items()}, **counted}
@@ -162,18 +159,18 @@ class HostBonus:
         whole = {"state": self.state, "key": self.key, "bad": np.int64(0)}
         if not began:
             return whole
-        zeros = lambda space: jnp.zeros((self.n_envs, *space.shape), space.dtype)  # noqa: E731
-        first = jax.tree.map(zeros, self.spec.obs, is_leaf=arrays.is_space)
-        memory, note, _ = jax.eval_shape(self._calls.reset, self.state, self.key, first)
+        memory, note, _ = jax.eval_shape(self._calls.reset, self.state, self.key, self._zeros(self.spec.obs))
         return {**whole, "memory": memory, "note": note}
 
     def step_template(self) -> Transition:
         """The shape of what `observe` returns."""
-        zeros = lambda space: np.zeros((self.n_envs, *space.shape), space.dtype)  # noqa: E731
-        obs, action = jax.tree.map(zeros, (self.spec.obs, self.spec.action), is_leaf=arrays.is_space)
+        obs, action = self._zeros(self.spec.obs), self._zeros(self.spec.action)
         off, note = jnp.zeros(self.n_envs, bool), self.template(True)["note"]
         step = Transition(obs, action, jnp.zeros(self.n_envs), obs, off, off)
         return jax.eval_shape(self._calls.observe, self.state, self._blank, note, self.key, step, obs)[0]
+
+    def _zeros(self, spaces: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: np.zeros((self.n_envs, *x.shape), x.dtype), spaces, is_leaf=arrays.is_space)
 
     def restore(self, tree: dict[str, PyTree]) -> None:
         """Take over what `tree` gave."""
@@ -199,7 +196,7 @@ class HostBonus:
         tensor = arrays.tensor_in(given)
         self._like = self._like if tensor is None else tensor.new_empty(0)
         taken = arrays.copy_checked(given, space, self.n_envs, what)
-        if self._floats and not arrays.finite(taken):
+        if not arrays.finite(taken):
             self._refuse_bad()
         return taken
 
