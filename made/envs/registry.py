@@ -34,9 +34,8 @@ def make(name: str, **options: Any) -> Any:
     >>> make("lock").spec.action.n
     2
     """
-    grid = grid_id(name)
-    if grid is not None:
-        return make_grid(grid, **options)
+    if name in grid_ids():
+        return make_grid(grid_ids()[name], **options)
     if name in CONTROL or name in SPARSE:
         return make_control(name, **options)
     if options:
@@ -61,8 +60,3 @@ def list_envs(kind: str | None = None) -> list[str]:
     if kind not in kinds:
         raise ValueError(f"A kind of environment is one of {', '.join(kinds)}, not {kind!r}.")
     return kinds[kind]
-
-
-def grid_id(name: str) -> str | None:
-    """The MiniGrid id of a grid that goes by that id or by its short name; None where there is no such grid."""
-    return grid_ids().get(name)

@@ -10,8 +10,8 @@ from made.bonuses.combinators import Calibrated, FirstVisit
 from made.core import Bonus, Environment
 from made.core.config import override, to_dict
 from made.core.schedules import Constant
-from made.envs.minigrid import Grid
-from made.envs.registry import grid_id, make
+from made.envs.minigrid import Grid, grid_ids
+from made.envs.registry import make
 from made.training.checkpoint import KEEP
 from made.training.on_policy import RunConfig
 from made.training.probes import Coverage
@@ -77,7 +77,7 @@ def environment(name: str) -> Environment:
     A grid shows the hash of its full state beside the agent's view, for the bonuses and the measures that count. The
     same grid in Farama's package is gym:KeyCorridorS4R3, in EnvPool envpool:KeyCorridorS4R3.
     """
-    if grid_id(name) is not None:
+    if name in grid_ids():
         return make(name, shows=("image", "hash"))
     found = make(name)
     if not isinstance(found, Environment):

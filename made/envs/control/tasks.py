@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from made.core import Space, Spec
-from made.core.config import suggest
+from made.core.config import COUNT, check_numbers, suggest
 from made.core.plugins import install
 from made.envs.control import rendering
 
@@ -81,9 +81,7 @@ class Control(eqx.Module):
     low_res_shadows: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
-        for name in ("repeat", "size", "stack"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{self.task}: {name} must be at least 1, got {getattr(self, name)}.")
+        check_numbers(self, {COUNT: ("repeat", "size", "stack")})
         if EPISODE % self.repeat:
             whole = ", ".join(str(n) for n in (1, 2, 4, 5, 8, 10))
             raise ValueError(
