@@ -83,7 +83,10 @@ def solved_video() -> Path:
         states.append(state)
         state, out = step(state, np.int32(action), jax.random.key(0))
     assert float(out.reward) > 0, "the plan did not win"
-    return render.save_gif(grid, [*states, state], PICTURES / "solved.gif", size=24, seconds=0.2)
+    frames = [Image.fromarray(render.draw(grid, state, 24)) for state in (*states, state)]
+    shown = [200] * len(states) + [1000]
+    frames[0].save(PICTURES / "solved.gif", save_all=True, append_images=frames[1:], duration=shown, loop=0)
+    return PICTURES / "solved.gif"
 
 
 LARGEST = 131_072  # environments: more were tried only in a form of wide levels that was left

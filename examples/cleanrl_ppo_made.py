@@ -17,7 +17,7 @@ import made.adapters.gymnasium  # noqa: F401, registers the environments made/..
 from made import MADE, HostBonus  # bonus
 from made.bonuses import FirstVisit  # bonus
 from made.core.trees import stack  # bonus
-from made.envs.external.host_env import true_successor  # bonus
+from made.envs.host_env import true_successor  # bonus
 
 
 def options(words: list[str] | None) -> argparse.Namespace:

@@ -13,7 +13,7 @@ import numpy as np
 from made.adapters import gymnasium as grids
 from made.core import Bonus, NoMemory, Transition
 from made.core.trees import index, stack
-from made.envs.external.host_env import true_successor
+from made.envs.host_env import true_successor
 from made.training.host.bonus import HostBonus
 
 TASK, N, T = grids.PREFIX + "MiniGrid-KeyCorridorS3R3-v0", 32, 100

@@ -16,13 +16,14 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from jaxtyping import PyTree
 
 from made.adapters.reward_mixer import Mode, RewardMixer
 from made.core import Bonus, Environment, Space, trees
-from made.envs.external.host_env import true_successor
+from made.envs.host_env import final_info, true_successor
 from made.envs.minigrid import GRIDS, Grid, make_grid
 from made.training.host.bonus import HostBonus
 
@@ -33,19 +34,15 @@ LEAST_POOL = 256  # fresh episodes drawn at a time: one call for many resets
 def gym_space(space: PyTree) -> gymnasium.Space:
     """Our Space, or a dictionary of them, as a Gymnasium space."""
     if isinstance(space, dict):
-        return gymnasium.spaces.Dict({name: gym_space(inner) for name, inner in space.items()})
+        return spaces.Dict({name: gym_space(inner) for name, inner in space.items()})
     if space.n is not None:
-        return (
-            gymnasium.spaces.MultiDiscrete(np.full(space.shape, space.n))
-            if space.shape
-            else gymnasium.spaces.Discrete(space.n)
-        )
+        return spaces.MultiDiscrete(np.full(space.shape, space.n)) if space.shape else spaces.Discrete(space.n)
     dtype = np.dtype(space.dtype)
     if np.issubdtype(dtype, np.integer):
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     else:
         low, high = (-np.inf if space.low is None else space.low), (np.inf if space.high is None else space.high)
-    return gymnasium.spaces.Box(low, high, space.shape, dtype.type)
+    return spaces.Box(low, high, space.shape, dtype.type)
 
 
 def _numpy(obs: PyTree, spaces: PyTree) -> PyTree:
@@ -125,14 +122,12 @@ class CompiledVectorEnv(gymnasium.vector.VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._pool_size = max(LEAST_POOL, 2 * num_envs)
         self._draw = jax.jit(lambda key: env.reset_many(key, self._pool_size))
-        self._advance, self._swap = jax.jit(self._advance_all), jax.jit(_swap)
+        self._advance = jax.jit(lambda s, a, key: jax.vmap(env.step)(s, a, jax.random.split(key, num_envs)))
+        self._swap = jax.jit(_swap)
         self._state, self._ended = None, np.zeros(num_envs, bool)
 
     def _key(self) -> jax.Array:
         return jax.random.key(self.np_random.integers(2**32, dtype=np.uint32))
-
-    def _advance_all(self, state, action, key):
-        return jax.vmap(self._env.step)(state, action, jax.random.split(key, self.num_envs))
 
     def _fresh(self, current: PyTree, which: np.ndarray) -> PyTree:
         """`current` with fresh (state, obs) where `which` is set; the pool is drawn anew when it runs low."""
@@ -169,7 +164,7 @@ class CompiledVectorEnv(gymnasium.vector.VectorEnv):
                 reward[fresh], terminated[fresh], truncated[fresh] = 0.0, False, False
             self._ended = terminated | truncated
         elif (done := terminated | truncated).any():
-            info = _final(_numpy(obs, self._env.spec.obs), done)
+            info = final_info(_numpy(obs, self._env.spec.obs), done)
             state, obs = self._fresh((state, obs), done)
         self._state = state
         return _numpy(obs, self._env.spec.obs), reward, terminated, truncated, info
@@ -179,14 +174,6 @@ def _swap(current: PyTree, pool: PyTree, which: jax.Array, used: jax.Array) -> P
     """Where `which` is set, the next unused rows of the pool, each once."""
     rows = used + jnp.cumsum(which) - 1
     return trees.select(which, jax.tree.map(lambda x: x[rows], pool), current)
-
-
-def _final(obs: PyTree, done: np.ndarray) -> dict[str, Any]:
-    """The last observations of ended episodes, in the form of Gymnasium's own vector environments."""
-    final = np.full(len(done), None, object)
-    for i in np.flatnonzero(done):
-        final[i] = jax.tree.map(lambda x, i=i: x[i], obs)
-    return {"final_obs": final, "_final_obs": done.copy(), "final_info": {}, "_final_info": done.copy()}
 
 
 class BonusVectorWrapper(gymnasium.vector.VectorWrapper):
@@ -229,7 +216,7 @@ class BonusVectorWrapper(gymnasium.vector.VectorWrapper):
     def step(self, actions):
         if self._obs is None:
             raise gymnasium.error.ResetNeeded("Call reset before step.")
-        before = _copy(self._obs)  # some vector environments write the next observation into the same arrays
+        before = copied(self._obs)  # some vector environments write the next observation into the same arrays
         after, reward, terminated, truncated, info = self.env.step(actions)
         done = terminated | truncated
         same = self._kind is AutoresetMode.SAME_STEP
@@ -251,8 +238,9 @@ class BonusVectorWrapper(gymnasium.vector.VectorWrapper):
         self.payer.load(path)
 
 
-def _copy(obs: Any) -> Any:
-    return {name: _copy(x) for name, x in obs.items()} if isinstance(obs, dict) else np.array(obs)
+def copied(obs: Any) -> Any:
+    """Observations in arrays of their own, which may be written to; JAX's may not."""
+    return {name: copied(x) for name, x in obs.items()} if isinstance(obs, dict) else np.array(obs)
 
 
 def make_env(task: str, render_mode: str | None = None, **options: Any) -> CompiledEnv:

@@ -8,8 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from made.bonuses.calibrated import bonus_strength
-from made.bonuses.combinators import Lanes
+from made.bonuses.combinators import Lanes, bonus_strength
 from made.core import Transition
 from made.training import checkpoint_file
 from made.training.host.bonus import HostBonus
@@ -36,7 +35,7 @@ class AutoScale:
 
         factor = strength * largest return / (mean bonus of a step * length of an episode)
 
-    `made.bonuses.calibrated.bonus_strength` defines the strength. The largest return is the largest one seen, in
+    `made.bonuses.combinators.bonus_strength` defines the strength. The largest return is the largest one seen, in
     absolute value, and 1 before any: a sparse task has given no reward when the bonus is needed most. The length is
     `horizon`, or without one the mean length of the episodes so far. The factor follows the mean bonus, so that the
     bonus keeps its strength when it shrinks; use a schedule as `coef` to let it fade.
@@ -51,19 +50,16 @@ class AutoScale:
 
     def see(self, bonus: np.ndarray, extrinsic: np.ndarray, done: np.ndarray, true: np.ndarray) -> None:
         """Take in one step of every environment; only true steps count."""
-        seen = self.seen
+        seen, ended = self.seen, done & true
         if not true.any():
             return
         returns, steps = seen.returns + np.where(true, extrinsic, 0.0), seen.steps + true
         length, episodes = seen.length, seen.episodes
-        for ended in steps[done & true]:
-            length, episodes = EPISODES * length + ended, EPISODES * episodes + 1
-        best = np.maximum(seen.best, np.abs(returns[done & true]).max(initial=0.0))
-        mean = float(bonus[true].mean())
-        self.seen = ReturnRange(
-            np.asarray(DECAY * seen.bonus + mean), np.asarray(DECAY * seen.weight + 1), np.asarray(length),
-            np.asarray(episodes), np.asarray(best), np.where(done, 0.0, returns), np.where(done, 0.0, steps),
-        )  # fmt: skip
+        for n in steps[ended]:
+            length, episodes = EPISODES * length + n, EPISODES * episodes + 1
+        best = np.maximum(seen.best, np.abs(returns[ended]).max(initial=0.0))
+        means = (DECAY * seen.bonus + float(bonus[true].mean()), DECAY * seen.weight + 1, length, episodes, best)
+        self.seen = ReturnRange(*map(np.asarray, means), np.where(done, 0.0, returns), np.where(done, 0.0, steps))
 
     def scale(self) -> float:
         """The current factor; 0 while the bonus has been 0."""
@@ -183,8 +179,11 @@ class RewardMixer:
             self.auto_scale.see(bonus, extrinsic, np.asarray(step.terminated | step.truncated), true)
         intrinsic = (np.float32(self.coefficient()) * bonus).astype(extrinsic.dtype)
         self.learn(step, true)
-        reward = {"both": extrinsic + intrinsic, "intrinsic": intrinsic, "extrinsic": extrinsic}[self.mode]
-        return MixedReward(reward, extrinsic, intrinsic)
+        return MixedReward(self.total(extrinsic, intrinsic), extrinsic, intrinsic)
+
+    def total(self, extrinsic: np.ndarray, intrinsic: np.ndarray) -> np.ndarray:
+        """The reward of the agent, by the mode."""
+        return {"both": extrinsic + intrinsic, "intrinsic": intrinsic, "extrinsic": extrinsic}[self.mode]
 
     def learn(self, step: Transition, true: np.ndarray) -> None:
         """Put a step aside, and update the bonus where enough have come together."""
@@ -197,17 +196,13 @@ class RewardMixer:
 
     def save(self, path: str | PathLike, overwrite: bool = False, plugin_state: PluginState | None = None) -> None:
         """The bonus, and all that is needed to go on as if nothing had happened, in one file."""
-        waiting = (
-            checkpoint_file.flat(jax.tree.map(lambda *x: np.stack(x), *self.waiting.steps))
-            if self.waiting.steps
-            else {}
-        )
-        arrays = {f"host{name}": x for name, x in checkpoint_file.flat(self.host.tree()).items()}
-        arrays |= {f"own{name}": x for name, x in checkpoint_file.flat(self._own()).items()}
-        arrays |= {f"waiting{name}": x for name, x in waiting.items()}
+        parts: dict[str, PyTree] = {"host": self.host.tree(), "own": self._own()}
+        if self.waiting.steps:
+            parts["waiting"] = jax.tree.map(lambda *x: np.stack(x), *self.waiting.steps)
         if plugin_state is not None:
-            arrays |= {f"rows{name}": x for name, x in checkpoint_file.flat(plugin_state.rows).items()}
-            arrays |= {f"rest{name}": x for name, x in checkpoint_file.flat(plugin_state.rest).items()}
+            parts |= {"rows": plugin_state.rows, "rest": plugin_state.rest}
+        flat = {part: checkpoint_file.flat(tree) for part, tree in parts.items()}
+        arrays = {f"{part}{name}": x for part, named in flat.items() for name, x in named.items()}
         checkpoint_file.save(path, arrays, self._manifest(plugin_state), overwrite)
 
     def load(self, path: str | PathLike, plugin_state: PluginState | None = None) -> PluginState | None:
@@ -217,21 +212,16 @@ class RewardMixer:
         """
         found, manifest = checkpoint_file.load(path)
         checkpoint_file.check(manifest, {**self._manifest(plugin_state), "began": manifest.get("began")}, path)
+        unflat = checkpoint_file.unflat
         if plugin_state is not None:
-            rows = checkpoint_file.unflat(
-                _under(found, "rows"), jax.tree.map(lambda x: x[0], plugin_state.rows), free=1
-            )
-            plugin_state = plugin_state._replace(
-                rows=rows, rest=checkpoint_file.unflat(_under(found, "rest"), plugin_state.rest)
-            )
-        parts = {name: _under(found, name) for name in ("host", "own", "waiting")}
-        host = checkpoint_file.unflat(parts["host"], self.host.template(manifest["began"]))
-        own = checkpoint_file.unflat(
-            {k: v for k, v in parts["own"].items() if k != "['true']"}, self._own(with_true=False)
-        )
-        true, steps = parts["own"]["['true']"], []
+            row = jax.tree.map(lambda x: x[0], plugin_state.rows)
+            rows, rest = unflat(_under(found, "rows"), row, free=1), unflat(_under(found, "rest"), plugin_state.rest)
+            plugin_state = plugin_state._replace(rows=rows, rest=rest)
+        host, own = unflat(_under(found, "host"), self.host.template(manifest["began"])), _under(found, "own")
+        true, steps = own.pop("['true']"), []
+        own = unflat(own, self._own(with_true=False))
         if len(true):
-            together = checkpoint_file.unflat(parts["waiting"], self.host.step_template(), free=1)
+            together = unflat(_under(found, "waiting"), self.host.step_template(), free=1)
             steps = [jax.tree.map(lambda x, t=t: np.asarray(x[t]), together) for t in range(len(true))]
         self.host.restore(host)
         self.updates, self.waiting.steps, self.waiting.true = int(own["updates"]), steps, list(true)

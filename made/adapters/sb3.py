@@ -17,11 +17,11 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from made.adapters.gymnasium import PREFIX
+from made.adapters.gymnasium import PREFIX, copied
 from made.adapters.reward_mixer import Mode, RewardMixer
 from made.core import Bonus, dict_obs
-from made.core.extras import needs
-from made.envs.external.host_env import replace_rows
+from made.core.plugins import needs
+from made.envs.host_env import replace_rows
 from made.training.host.bonus import HostBonus
 
 with needs("made.adapters.sb3", "sb3", "stable_baselines3", "torch"):
@@ -139,7 +139,7 @@ class GymVecEnv(VecEnv):
         self._reset_seeds()
         self._reset_options()
         self._returns[:], self._lengths[:] = 0.0, 0
-        return _own(obs)
+        return copied(obs)
 
     def step_async(self, actions: np.ndarray) -> None:
         self._actions = actions
@@ -151,12 +151,12 @@ class GymVecEnv(VecEnv):
         for i in np.flatnonzero(dones):
             seconds = round(time.time() - self._began, 6)
             infos[i] = {
-                "terminal_observation": _own(info["final_obs"][i]),
+                "terminal_observation": copied(info["final_obs"][i]),
                 "TimeLimit.truncated": bool(truncated[i] and not terminated[i]),
                 "episode": {"r": round(float(self._returns[i]), 6), "l": int(self._lengths[i]), "t": seconds},
             }
         self._returns[dones], self._lengths[dones] = 0.0, 0
-        return _own(obs), rewards.astype(np.float32), dones, infos
+        return copied(obs), rewards.astype(np.float32), dones, infos
 
     def close(self) -> None:
         self.envs.close()
@@ -176,11 +176,6 @@ class GymVecEnv(VecEnv):
 
     def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
         return [False for _ in self._get_indices(indices)]
-
-
-def _own(obs: Any) -> Any:
-    """A copy, since PyTorch warns of arrays that may not be written to, and JAX's may not."""
-    return {name: _own(x) for name, x in obs.items()} if isinstance(obs, dict) else np.array(obs)
 
 
 class OneHotView(BaseFeaturesExtractor):

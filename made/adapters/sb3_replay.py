@@ -13,7 +13,7 @@ import numpy as np
 
 from made.adapters.reward_mixer import Mode, PluginState, RewardMixer
 from made.core import Bonus, Transition
-from made.core.extras import needs
+from made.core.plugins import needs
 from made.training.host.bonus import HostBonus
 
 with needs("made.adapters.sb3_replay", "sb3", "stable_baselines3", "torch"):
@@ -111,7 +111,8 @@ class BonusReplayBuffer(ReplayBuffer):
         obs, next_obs = pick(self.observations), pick(self.next_observations)
         dones, timeouts = self.dones[rows], self.timeouts[rows]
         extrinsic = self._normalize_reward(self.rewards[rows].reshape(-1, 1), env)
-        reward = self._total_reward(extrinsic, self._bonus_of(rows, obs, next_obs).reshape(-1, 1))
+        intrinsic = self._bonus_of(rows, obs, next_obs).reshape(-1, 1)
+        reward = self.payer.total(extrinsic, intrinsic)
         tensors = lambda x: jax.tree.map(self.to_torch, self._normalize_obs(x, env))  # noqa: E731
         ends = dones * (1 - timeouts) if self.handle_timeout_termination else dones
         kind = DictReplayBufferSamples if isinstance(obs, dict) else ReplayBufferSamples
@@ -133,10 +134,6 @@ class BonusReplayBuffer(ReplayBuffer):
         seen = self._read(obs), action, reward, self._read(next_obs)
         batch = Transition(*seen, dones & ~timeouts, timeouts, note, next_note)
         return np.float32(self.payer.coefficient()) * np.asarray(self.bonus.reward(batch))
-
-    def _total_reward(self, extrinsic: np.ndarray, intrinsic: np.ndarray) -> np.ndarray:
-        both = {"both": extrinsic + intrinsic, "intrinsic": intrinsic, "extrinsic": extrinsic}
-        return both[self.payer.mode]
 
     def _read(self, obs: Any) -> Any:
         """As the bonus reads it: channels last, and single discrete values without the axis SB3 gives them."""

@@ -8,8 +8,8 @@ from made.agents.ppo import PPO
 from made.agents.sac import RAD, SAC
 from made.agents.tabular import ModelPPO, QLearning, ValueIteration
 from made.agents.uniform import Uniform
-from made.core import Agent, plugins
-from made.core.config import suggest
+from made.core import Agent
+from made.core.plugins import Registry
 
 # To add an agent, write a file in this folder and a line here.
 _TABLE: dict[str, Callable[[], Agent]] = {
@@ -25,7 +25,7 @@ _TABLE: dict[str, Callable[[], Agent]] = {
     "sac": SAC,
     "dreamer": Dreamer,
 }
-_PLUGINS = plugins.Kind("agent", "made.agents", Agent)
+_REGISTRY = Registry("agent", "made.agents", Agent, _TABLE)
 
 
 def make_agent(name: str) -> Agent:
@@ -37,11 +37,7 @@ def make_agent(name: str) -> Agent:
     >>> make_agent("sac").layout.encoder
     'state'
     """
-    if name in _TABLE:
-        return _TABLE[name]()
-    if plugins.is_path(name) or name in plugins.names(_PLUGINS):
-        return plugins.make(_PLUGINS, name)
-    raise ValueError(f"There is no agent {name!r}.{suggest(name, list_agents())}")
+    return _TABLE[name]() if name in _TABLE else _REGISTRY.load(name)
 
 
 def setting_of(agent: Agent) -> str:
@@ -64,5 +60,5 @@ def list_agents(setting: str | None = None, *, installed: bool = True) -> list[s
     ['rad', 'sac']
     """
     if setting is None:
-        return plugins.with_installed(_PLUGINS, _TABLE) if installed else list(_TABLE)
+        return _REGISTRY.names() if installed else list(_TABLE)
     return [name for name, make in _TABLE.items() if setting_of(make()) == setting]

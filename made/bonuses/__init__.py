@@ -1,57 +1,34 @@
 """Exploration bonuses. To add one, write a file here and a line in `made.bonuses.registry`."""
 
-from made.bonuses.amigo import AMIGo
-from made.bonuses.calibrated import Calibrated, bonus_strength
-from made.bonuses.combinators import Clipped, ConstantBonus, FirstVisit, Normalized, Scaled, Sum
-from made.bonuses.count import Bernstein, Count, NoBonus
-from made.bonuses.densities.factorized import Factorized
-from made.bonuses.densities.recent_counts import GeometricMixture, HashedRecentCounts, RecentCounts, Standardized
-from made.bonuses.densities.vae import VAE
-from made.bonuses.disagreement import Disagreement
-from made.bonuses.e3b import E3B
-from made.bonuses.episodic import VisitCounts
-from made.bonuses.hashed_count import HashedCount
-from made.bonuses.icm import ICM
-from made.bonuses.made import MADE
-from made.bonuses.ngu import NGU
-from made.bonuses.noveld import NovelD
-from made.bonuses.re3 import RE3
-from made.bonuses.registry import list_bonuses, make_bonus
-from made.bonuses.release import made_released
-from made.bonuses.ride import RIDE
-from made.bonuses.rnd import RND
-
-__all__ = [
-    "E3B",
-    "ICM",
-    "MADE",
-    "NGU",
-    "RE3",
-    "RIDE",
-    "RND",
-    "VAE",
-    "AMIGo",
-    "Bernstein",
-    "Calibrated",
-    "Clipped",
-    "ConstantBonus",
-    "Count",
-    "Disagreement",
-    "Factorized",
-    "FirstVisit",
-    "GeometricMixture",
-    "HashedCount",
-    "HashedRecentCounts",
-    "NoBonus",
-    "Normalized",
-    "NovelD",
-    "RecentCounts",
-    "Scaled",
-    "Standardized",
-    "Sum",
-    "VisitCounts",
-    "bonus_strength",
-    "list_bonuses",
-    "made_released",
-    "make_bonus",
-]
+from made.bonuses.amigo import AMIGo as AMIGo
+from made.bonuses.combinators import Calibrated as Calibrated
+from made.bonuses.combinators import Clipped as Clipped
+from made.bonuses.combinators import ConstantBonus as ConstantBonus
+from made.bonuses.combinators import FirstVisit as FirstVisit
+from made.bonuses.combinators import Normalized as Normalized
+from made.bonuses.combinators import Scaled as Scaled
+from made.bonuses.combinators import Sum as Sum
+from made.bonuses.combinators import bonus_strength as bonus_strength
+from made.bonuses.count import Bernstein as Bernstein
+from made.bonuses.count import Count as Count
+from made.bonuses.count import NoBonus as NoBonus
+from made.bonuses.densities.recent_counts import Factorized as Factorized
+from made.bonuses.densities.recent_counts import GeometricMixture as GeometricMixture
+from made.bonuses.densities.recent_counts import HashedRecentCounts as HashedRecentCounts
+from made.bonuses.densities.recent_counts import RecentCounts as RecentCounts
+from made.bonuses.densities.recent_counts import Standardized as Standardized
+from made.bonuses.densities.vae import VAE as VAE
+from made.bonuses.disagreement import Disagreement as Disagreement
+from made.bonuses.e3b import E3B as E3B
+from made.bonuses.episodic import VisitCounts as VisitCounts
+from made.bonuses.hashed_count import HashedCount as HashedCount
+from made.bonuses.icm import ICM as ICM
+from made.bonuses.made import MADE as MADE
+from made.bonuses.ngu import NGU as NGU
+from made.bonuses.noveld import NovelD as NovelD
+from made.bonuses.re3 import RE3 as RE3
+from made.bonuses.registry import list_bonuses as list_bonuses
+from made.bonuses.registry import make_bonus as make_bonus
+from made.bonuses.release import made_released as made_released
+from made.bonuses.ride import RIDE as RIDE
+from made.bonuses.rnd import RND as RND

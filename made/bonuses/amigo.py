@@ -210,10 +210,8 @@ class AMIGo(Bonus):
         teacher, metrics = self.fit.fit(summed, state.teacher, items, key)
         teacher = trees.select(over.any(), teacher, state.teacher)  # without an outcome there is nothing to learn
         target, streak = self._harder(state, over, good)
-        told_of = {"target": target, "reached": jnp.mean(told.flag), "paid": jnp.sum(weight * earned)}
-        return state._replace(teacher=teacher, target=target, streak=streak), with_prefix(
-            {**metrics, **told_of}, "amigo"
-        )
+        metrics |= {"target": target, "reached": jnp.mean(told.flag), "paid": jnp.sum(weight * earned)}
+        return state._replace(teacher=teacher, target=target, streak=streak), with_prefix(metrics, "amigo")
 
     def _outcomes(self, state: AMIGoState, batch: Transition):
         """(what was pursued, [M] whether that is decided here, whether in due time, what the teacher earned by it)."""

@@ -1,6 +1,13 @@
-"""Bonuses made of bonuses: scaled, normalised, clipped, gated by the first visit of an episode, added up."""
+"""Bonuses made of bonuses: scaled, normalized, calibrated, clipped, for first visits alone, added up.
 
-import abc
+The strength of a bonus is what an episode of full length gets from it in total, in units of the largest return:
+
+    strength = bonus coefficient * mean bonus of a step * episode length / largest return      (`bonus_strength`)
+
+Compare bonuses at equal strength: at equal coefficients their strengths may differ tenfold. `Calibrated` reaches a
+strength in training, `made.adapters.reward_mixer.AutoScale` in the loops of other libraries.
+"""
+
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -10,7 +17,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from made.bonuses.episodic import VisitCounts, combined, scoped, with_trace
 from made.core import Bonus, EpisodeMemory, NoMemory, running_stats
-from made.core.config import SHARE, check_numbers, check_types
+from made.core.config import AT_LEAST_ZERO, COUNT_OR_NONE, SHARE, check_numbers, check_types
 from made.nets.fit import with_prefix
 
 
@@ -35,13 +42,13 @@ class ConstantBonus(Bonus):
 
 
 class RewardWrapper(Bonus):
-    """A bonus whose pay is changed number by number; all else is that of the bonus inside."""
+    """A bonus around another: all that a subclass does not override is that of the bonus inside."""
 
     bonus: eqx.AbstractVar[Bonus]
 
-    @abc.abstractmethod
     def change(self, reward: Float[Array, "*b"]) -> Float[Array, "*b"]:
-        """The pay, changed."""
+        """The reward of the wrapper for a reward of the bonus inside."""
+        return reward
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -90,14 +97,8 @@ class Clipped(RewardWrapper):
         return jnp.clip(reward, self.low, self.high)
 
 
-class StatefulWrapper(Bonus):
+class StatefulWrapper(RewardWrapper):
     """A bonus that keeps a state of its own around that of the bonus inside, which comes first in it."""
-
-    bonus: eqx.AbstractVar[Bonus]
-
-    @property
-    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.bonus.reads
 
     @property
     def memory(self) -> EpisodeMemory:  # type: ignore[override]
@@ -175,7 +176,78 @@ class Normalized(StatefulWrapper):
         return NormalizedState(inner, seen, sums), {**metrics, "bonus_deviation": running_stats.scale(seen)}
 
 
-class FirstVisit(Bonus):
+class CalibratedState(NamedTuple):
+    """The inner bonus's state, a running mean of what it pays, updates so far, and the length of an episode."""
+
+    inner: PyTree
+    mean: Float[Array, ""]
+    k: Int[Array, ""]
+    clock: Float[Array, ""]
+
+
+class Calibrated(StatefulWrapper):
+    """A bonus scaled to a `strength`, with a factor that is measured in the first updates and then fixed.
+
+        b = inner * strength / (mean * horizon),   mean: the mean of inner, smoothed over `warmup` updates, then fixed
+
+    The largest return counts as 1, as on the grids. At a bonus coefficient of 1 the strength is the one asked for when
+    the warm-up ends. The factor does not change after that: a bonus that fades as states become known fades here too,
+    and the metric `bonus_strength` shows how far. During the warm-up the mean so far is used. It weighs update k of n
+    by about (1 - 2/n)^(n-k), because novelty falls steeply in the first few updates.
+    """
+
+    bonus: Bonus
+    strength: float = 0.5
+    warmup: int = 100
+    horizon: int = eqx.field(static=True, default=0)  # 0: the task's time limit
+
+    def __check_init__(self):
+        check_numbers(self, {AT_LEAST_ZERO: ("strength",), COUNT_OR_NONE: ("warmup",)})
+        if self.horizon < 0 or "value" in self.bonus.reads:
+            raise ValueError(
+                f"Calibrated takes horizon >= 0 and a bonus that can be told without an agent's values; got "
+                f"horizon={self.horizon}, bonus={type(self.bonus).__name__}."
+            )
+
+    def init(self, key, spec):
+        if not self.horizon and not spec.horizon:
+            raise ValueError(
+                "Calibrated needs the length of an episode, and this task has no time limit: pass horizon=..."
+            )
+        clock = jnp.asarray(self.horizon or spec.horizon, float)
+        return CalibratedState(self.bonus.init(key, spec), jnp.zeros(()), jnp.zeros((), jnp.int32), clock)
+
+    def reward(self, state, batch, *, value=None):
+        current = jnp.asarray(bonus_strength(1.0, state.mean, state.clock))
+        scale = jnp.where(current > 0, self.strength / jnp.maximum(current, 1e-30), 0.0)
+        scale = jnp.where(self.warmup > 0, scale, self.strength)
+        return scale * self.bonus.reward(state.inner, batch, value=value)
+
+    def update(self, state, batch, key):
+        inner, metrics = self.bonus.update(state.inner, batch, key)
+        paid, k = self.bonus.reward(inner, batch).mean(), state.k
+        step = jnp.where(k < self.warmup, jnp.maximum(2.0 / jnp.maximum(self.warmup, 1), 1.0 / (k + 1)), 0.0)
+        mean = state.mean + step * (paid - state.mean)
+        return CalibratedState(inner, mean, k + 1, state.clock), {**metrics, "calibrated/mean": mean}
+
+
+def bonus_strength(
+    bonus_coef: Float[Array, ""] | float,
+    mean_bonus: Float[Array, ""] | float,
+    horizon: Float[Array, ""] | float,
+    largest_return: float = 1.0,
+) -> Float[Array, ""] | float:
+    """The strength of a bonus: bonus_coef * mean_bonus * horizon / largest_return.
+
+    >>> bonus_strength(0.5, 0.25, 100)
+    12.5
+    """
+    if isinstance(horizon, int | float) and not horizon > 0:
+        raise ValueError(f"bonus_strength needs the length of an episode, a positive number, got horizon={horizon}.")
+    return bonus_coef * mean_bonus * horizon / largest_return
+
+
+class FirstVisit(RewardWrapper):
     """A bonus paid at the first visit of an episode only.
 
         b(s, a, s') = inner(s, a, s') * 1[N_e(s') = 1]
@@ -194,9 +266,6 @@ class FirstVisit(Bonus):
     @property
     def memory(self) -> EpisodeMemory:  # type: ignore[override]
         return combined(self.visits, self.bonus.memory)
-
-    def init(self, key, spec):
-        return self.bonus.init(key, spec)
 
     def reward(self, state, batch, *, value=None):
         visits: Array = batch.next_note.trace[0]

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from made.bonuses.embedding import InverseDynamicsEmbedding
 from made.core import Bonus, EpisodeMemory, EpisodeNote
-from made.core.config import check_types
+from made.core.config import POSITIVE, check_numbers
 
 
 class Ellipse(EpisodeMemory):
@@ -18,9 +18,6 @@ class Ellipse(EpisodeMemory):
 
     features: InverseDynamicsEmbedding
     ridge: float
-
-    def goal(self, spec):
-        return None
 
     def blank(self, spec) -> Float[Array, "d d"]:
         return jnp.eye(self.features.size) / self.ridge
@@ -47,9 +44,7 @@ class E3B(Bonus):
     reads: ClassVar[tuple[str, ...]] = ("next_note",)
 
     def __check_init__(self):
-        check_types(self)
-        if isinstance(self.ridge, int | float) and self.ridge <= 0:
-            raise ValueError(f"E3B needs ridge > 0, or C has no inverse at the start; got ridge={self.ridge}.")
+        check_numbers(self, {POSITIVE: ("ridge",)})  # without a ridge C has no inverse at the start
 
     @property
     def memory(self) -> EpisodeMemory:  # type: ignore[override]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, UInt32
 
 from made.core import EpisodeMemory, EpisodeNote, NoMemory, ReplayContext, Transition, dict_obs
-from made.core.config import check_types
+from made.core.config import COUNT_OR_NONE, check_numbers
 
 
 class VisitTable(NamedTuple):
@@ -30,12 +30,7 @@ class VisitCounts(EpisodeMemory):
     capacity: int = eqx.field(static=True, default=0)  # 0: the task's clock, or 1,000 where it has none
 
     def __check_init__(self):
-        check_types(self)
-        if self.capacity < 0:
-            raise ValueError(f"VisitCounts keeps capacity={self.capacity} observations: give a positive number, or 0.")
-
-    def goal(self, spec):
-        return None
+        check_numbers(self, {COUNT_OR_NONE: ("capacity",)})
 
     def blank(self, spec):
         dict_obs.part(spec.obs, self.view)  # a part that is not there is refused here

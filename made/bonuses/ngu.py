@@ -55,9 +55,6 @@ class Neighbours(EpisodeMemory):
     kernel: Kernel
     capacity: int = eqx.field(static=True)
 
-    def goal(self, spec):
-        return None
-
     def blank(self, spec):
         room = self.capacity or (1000 if spec.horizon is None else spec.horizon + 1)
         return Met(jnp.zeros((max(room, self.kernel.k), self.features.size)), jnp.zeros((), jnp.int32))

@@ -1,7 +1,7 @@
 """Bonuses by name: one table, with a preset for each setting."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from made.bonuses.amigo import AMIGo
 from made.bonuses.combinators import FirstVisit, Normalized
@@ -18,8 +18,8 @@ from made.bonuses.release import OrthogonalRND, Re3ReleaseNormalized, ReleasedRN
 from made.bonuses.replay_data import CachedRND, FromBatch, LastFrame
 from made.bonuses.ride import RIDE
 from made.bonuses.rnd import RND
-from made.core import Bonus, plugins
-from made.core.config import suggest
+from made.core import Bonus
+from made.core.plugins import Registry
 from made.nets.fit import Fit
 
 Setting = Literal["on_policy", "off_policy", "dreamer"]
@@ -61,9 +61,8 @@ def dreamer_made() -> MADE:
 
 
 def dreamer_released() -> MADE:
-    vae = ReleasedVAE(
-        DREAMER_WINDOW, fit=Fit(learning_rate=1e-3, clip=100.0, steps=4, batch=128), capacity=DREAMER_WINDOW
-    )
+    fit = Fit(learning_rate=1e-3, clip=100.0, steps=4, batch=128)
+    vae = ReleasedVAE(DREAMER_WINDOW, fit=fit, capacity=DREAMER_WINDOW)
     return made_released("none", cover=dreamer_rnd(OrthogonalRND), density=vae)
 
 
@@ -91,21 +90,13 @@ _TABLE: dict[str, Presets] = {
     "made-released": Presets(made_released, control_released, lambda steps: dreamer_released()),
     "made-tabular": Presets(MADE.tabular),
     "made-geometric": Presets(MADE.geometric),
-    "rnd": Presets(
-        RND,
-        lambda pixels: Normalized(control_rnd(pixels)),
-        lambda steps: Normalized(dreamer_rnd()),
-    ),
+    "rnd": Presets(RND, lambda pixels: Normalized(control_rnd(pixels)), lambda steps: Normalized(dreamer_rnd())),
     "icm": Presets(ICM, lambda pixels: ICM(fit=Fit(learning_rate=2e-4))),
     "ride": Presets(RIDE),
     "noveld": Presets(NovelD),
     "bebold": Presets(lambda: NovelD(alpha=1.0)),
     "amigo": Presets(AMIGo),
-    "re3": Presets(
-        RE3,
-        lambda pixels: Normalized(control_re3()),
-        lambda steps: Normalized(dreamer_re3(steps)),
-    ),
+    "re3": Presets(RE3, lambda pixels: Normalized(control_re3()), lambda steps: Normalized(dreamer_re3(steps))),
     "re3-released": Presets(
         off_policy=lambda pixels: Re3ReleaseNormalized(control_re3()),
         dreamer=lambda steps: Re3ReleaseNormalized(dreamer_re3(steps)),
@@ -124,7 +115,7 @@ _TABLE: dict[str, Presets] = {
         dreamer=lambda steps: CoverAtMadeScale(dreamer_made()),
     ),
 }
-_PLUGINS = plugins.Kind("bonus", "made.bonuses", Bonus)
+_REGISTRY = Registry("bonus", "made.bonuses", Bonus, _TABLE)
 
 
 def make_bonus(name: str, setting: Setting = "on_policy", *, pixels: bool = False, steps: int = BATCH) -> Bonus:
@@ -142,19 +133,12 @@ def make_bonus(name: str, setting: Setting = "on_policy", *, pixels: bool = Fals
     """
     if setting not in get_args(Setting):
         raise ValueError(f"A setting is one of {', '.join(get_args(Setting))}, not {setting!r}.")
-    if name not in _TABLE:
-        if plugins.is_path(name) or name in plugins.names(_PLUGINS):
-            return plugins.make(_PLUGINS, name)
-        raise ValueError(f"There is no bonus {name!r}{_WHERE[setting]}.{suggest(name, list_bonuses(setting))}")
-    presets = _TABLE[name]
-    if setting == "on_policy" and presets.on_policy is not None:
-        return presets.on_policy()
-    if setting == "dreamer" and presets.dreamer is not None:
-        return presets.dreamer(steps)
-    if setting == "off_policy" and presets.off_policy is not None:
-        bonus = presets.off_policy(pixels)
-        return LastFrame(bonus) if pixels and name != "none" else bonus
-    raise ValueError(f"There is no bonus {name!r}{_WHERE[setting]}.{suggest(name, list_bonuses(setting))}")
+    preset: Any = getattr(_TABLE.get(name), setting, None)
+    if preset is None:
+        return _REGISTRY.load(name, list_bonuses(setting, installed=False), _WHERE[setting])
+    if setting == "off_policy":
+        return LastFrame(preset(pixels)) if pixels and name != "none" else preset(pixels)
+    return preset() if setting == "on_policy" else preset(steps)
 
 
 def list_bonuses(setting: Setting | None = None, *, installed: bool = True) -> list[str]:
@@ -164,7 +148,7 @@ def list_bonuses(setting: Setting | None = None, *, installed: bool = True) -> l
     True
     """
     own = [name for name, presets in _TABLE.items() if setting is None or getattr(presets, setting) is not None]
-    return plugins.with_installed(_PLUGINS, own) if installed else own
+    return _REGISTRY.names(own) if installed else own
 
 
 def from_elsewhere(name: str) -> bool:

@@ -38,14 +38,11 @@ AT_A_TIME = 256  # images that are encoded at once
 class FromBatch(RewardWrapper):
     """A bonus that learns from the sampled batch, whatever its class says.
 
-    `RE3` remembers each new step. `FromBatch(RE3())` looks for neighbours in the batch that it pays, as the release
+    `RE3` remembers each new step. `FromBatch(RE3())` looks for neighbors in the batch that it rewards, as the release
     does with Dreamer.
     """
 
     bonus: Bonus
-
-    def change(self, reward):
-        return reward
 
     def update(self, state, batch, key):
         extras = () if isinstance(batch.extras, ReplayContext) else batch.extras
@@ -119,9 +116,6 @@ class LastFrame(RewardWrapper):
             )
         last = ImageSpace(*spec.obs._replace(shape=(*spec.obs.shape[:2], FRAME)))
         return self.bonus.init(key, spec._replace(obs=last))
-
-    def change(self, reward):
-        return reward
 
     def reward(self, state, batch, *, value=None):
         return self.bonus.reward(state, _cut(batch), value=value)
@@ -200,9 +194,6 @@ class CachedRE3(RewardWrapper):
     """`RE3` whose neighbours are the steps of the replay: what is drawn from it is among them, and looked up."""
 
     bonus: RE3
-
-    def change(self, reward):
-        return reward
 
     def reward(self, state, batch, *, value=None):
         at = _places(batch, self.bonus.capacity)

@@ -9,16 +9,15 @@ from made.agents.dreamer.agent import Dreamer
 from made.agents.dreamer.network import Layout
 from made.agents.registry import make_agent, setting_of
 from made.bonuses import make_bonus
-from made.bonuses.calibrated import Calibrated
-from made.bonuses.combinators import FirstVisit
+from made.bonuses.combinators import Calibrated, FirstVisit
 from made.core import Bonus, Environment
 from made.core.config import override
 from made.core.schedules import Constant
 from made.envs.control import CONTROL
 from made.envs.control.tasks import SPARSE
-from made.envs.external.host_env import Hosted
-from made.envs.minigrid import Grid
-from made.envs.registry import grid_id, make
+from made.envs.host_env import Hosted
+from made.envs.minigrid import Grid, grid_ids
+from made.envs.registry import make
 from made.training.control_config import ControlConfig, control_config, resolve
 from made.training.off_policy import ReplayRun
 from made.training.on_policy import RunConfig
@@ -77,7 +76,7 @@ def environment(name: str) -> Environment:
     A grid shows the hash of its full state next to the agent's view, for the bonuses and the measures that count. The
     same grid in Farama's package is gym:KeyCorridorS4R3, in EnvPool envpool:KeyCorridorS4R3.
     """
-    if grid_id(name) is not None:
+    if name in grid_ids():
         return make(name, shows=("image", "hash"))
     found = make(name)
     if not isinstance(found, Environment):

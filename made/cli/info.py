@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import tyro
 
 from made.cli.train import Flag, shown
-from made.core.config import suggest
-from made.core.extras import install
+from made.core.config import PLUG_INS, suggest
+from made.core.plugins import entry_points, install
 from made.envs.control import rendering
 
 # Kind -> name -> line of `made list`. Other names get the first line of their docstring.
@@ -36,12 +36,10 @@ def grid_line(grid: Any) -> str:
 
 def _installed() -> dict[str, str]:
     """Names that installed packages add, without importing them."""
-    from made.core import plugins
-
     return {
         point.name: f"{group.removeprefix('made.')} of another package [{point.value}]"
-        for group in ("made.bonuses", "made.agents", "made.envs")
-        for point in plugins.entry_points(group)
+        for group in PLUG_INS
+        for point in entry_points(group)
     }
 
 
@@ -141,14 +139,15 @@ def examine() -> list[Finding]:
     return [*_python(), *_devices(), *_graphics(), *_extras(), *_clashes()]
 
 
+def _needed(here: Any, what: str, fix: str, otherwise: Literal["missing", "wrong"] = "missing") -> Finding:
+    return Finding("ok", what) if here else Finding(otherwise, what, fix)
+
+
 def _python() -> list[Finding]:
-    old = sys.version_info < (3, 11)
-    fix = "install Python 3.11, 3.12 or 3.13" if old else ""
-    found = [Finding("wrong" if old else "ok", f"Python {platform.python_version()}", fix)]
+    new = sys.version_info >= (3, 11)
+    found = [_needed(new, f"Python {platform.python_version()}", "install Python 3.11, 3.12 or 3.13", "wrong")]
     for package in ("made-rl", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "matplotlib", "safetensors"):
-        installed = version(package)
-        state = "ok" if installed else "missing"
-        found.append(Finding(state, f"{package} {installed or 'not installed'}", "" if installed else install()))
+        found.append(_needed(version(package), f"{package} {version(package) or 'not installed'}", install()))
     return found
 
 
@@ -165,9 +164,9 @@ def _devices() -> list[Finding]:
 
 
 def _graphics() -> list[Finding]:
-    """Whether MuJoCo can draw here: each way is tried, in a process of its own."""
+    """Whether MuJoCo can render here: each backend is tried, in a process of its own."""
     if not rendering.installed():
-        return []  # said among the extras
+        return []  # listed among the extras
     found = rendering.tried(*rendering.candidates())
     working = [backend for backend in found if backend.works]
     chosen = os.environ.get("MUJOCO_GL", "").lower()
@@ -184,30 +183,25 @@ def _graphics() -> list[Finding]:
 
 
 def _extras() -> list[Finding]:
-    found = []
-    for module, (extra, purpose) in EXTRAS.items():
-        here = importlib.util.find_spec(module) is not None
-        fix = "" if here else install(extra)
-        found.append(Finding("ok" if here else "missing", f"{module}: {purpose}", fix))
-    return found
+    return [
+        _needed(importlib.util.find_spec(module), f"{module}: {purpose}", install(extra))
+        for module, (extra, purpose) in EXTRAS.items()
+    ]
 
 
 def _clashes() -> list[Finding]:
     """Combinations that are known to fail."""
-    found = []
-    mujoco = version("mujoco")
+    found, mujoco, jax_on = [], version("mujoco"), os.environ.get("JAX_PLATFORMS")
     if version("dm_control") and mujoco and int(mujoco.split(".")[0]) >= 4:
-        found.append(
-            Finding("wrong", f"dm_control does not work with mujoco {mujoco}", "pip install 'mujoco>=3.17,<4'")
-        )
+        found.append(("dm_control does not work with mujoco " + mujoco, "pip install 'mujoco>=3.17,<4'"))
     if version("tensorflow-probability") and version("jax"):
         text = "tensorflow-probability is installed; its JAX part fails on jax 0.11 (made does not use it)"
-        found.append(Finding("wrong", text, "pip uninstall tensorflow-probability, if nothing else needs it"))
-    if os.environ.get("JAX_PLATFORMS") not in (None, "", "cpu", "cuda", "gpu", "tpu", "cuda,cpu"):
-        found.append(
-            Finding("wrong", f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}", "unset JAX_PLATFORMS, or set it to cpu")
-        )
-    return found or [Finding("ok", "no known clash between the installed packages")]
+        found.append((text, "pip uninstall tensorflow-probability, if nothing else needs it"))
+    if jax_on not in (None, "", "cpu", "cuda", "gpu", "tpu", "cuda,cpu"):
+        found.append((f"JAX_PLATFORMS={jax_on}", "unset JAX_PLATFORMS, or set it to cpu"))
+    if not found:
+        return [Finding("ok", "no known clash between the installed packages")]
+    return [Finding("wrong", *clash) for clash in found]
 
 
 @dataclasses.dataclass

@@ -22,6 +22,7 @@ from made.cli.plot import Plot
 from made.cli.train import Train
 from made.cli.transfer import Transfer
 from made.core import safe_files
+from made.core.config import suggest
 from made.core.trial import RunsFailed
 from made.training import signals
 from made.training.compile_cache import use_compilation_cache
@@ -51,15 +52,6 @@ class Completion:
         return 0
 
 
-def spelled_out(words: list[str]) -> list[str]:
-    """The words of a command; where they are `train` and nothing else, with the options of a first run.
-
-    >>> spelled_out(["train"])[:3], spelled_out(["list"])
-    (['train', '--env', 'MultiRoom-N6'], ['list'])
-    """
-    return ["train", *FIRST_TRAINING.split()] if words == ["train"] else words
-
-
 COMMANDS = (
     *(Demo, List, Run, Train, Transfer, Figure, Check, Report, Export, Map, Doctor),
     *(Plot, Choose, Play, Completion),
@@ -73,15 +65,13 @@ def parse(words: list[str]):
     """The command that the words ask for; a mistake is told in one line and ends with exit code 2."""
     names = [command.__name__.lower() for command in COMMANDS]
     if words and not words[0].startswith("-") and words[0] not in names:
-        from made.core.config import suggest
-
         raise ValueError(f"There is no command {words[0]!r}.{suggest(words[0], names)} See: made --help")
     union = Union[tuple(Annotated[c, tyro.conf.subcommand(c.__name__.lower())] for c in COMMANDS)]  # noqa: UP007
     heard = io.StringIO()
     try:
         with contextlib.redirect_stderr(heard):
-            said = {"args": spelled_out(words), "config": (tyro.conf.FlagCreatePairsOff,)}
-            return tyro.cli(union, prog="made", **said)  # type: ignore[arg-type]
+            full = ["train", *FIRST_TRAINING.split()] if words == ["train"] else words
+            return tyro.cli(union, prog="made", args=full, config=(tyro.conf.FlagCreatePairsOff,))  # type: ignore[arg-type]
     except SystemExit as stop:
         if stop.code:
             raise ValueError(f"{_in_one_line(heard.getvalue())} See: made {words[0] if words else ''} --help") from None
@@ -162,8 +152,8 @@ def main(words: list[str] | None = None) -> int:
         command = parse(words)
         if "" not in sys.path and os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # where --bonus mymodule:MyBonus may stand, as with python -m made
-        if words != spelled_out(words):
-            print(f"made: with no options this is: made {' '.join(spelled_out(words))}", file=sys.stderr)
+        if words == ["train"]:
+            print(f"made: with no options this is: made train {FIRST_TRAINING}", file=sys.stderr)
         use_compilation_cache()
         with signals.raise_on_sigterm(), safe_files.disk_full_message(lambda: FULL), warnings.catch_warnings():
             warnings.showwarning = _warned

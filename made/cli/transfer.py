@@ -75,7 +75,7 @@ class Transfer:
         """(where it was trained, where it is to go, the environment there)."""
         from made.cli.build import environment
         from made.core.config import to_dict
-        from made.envs.external.host_env import Hosted
+        from made.envs.host_env import Hosted
         from made.envs.minigrid import GRIDS, Grid
 
         env = found.config.env

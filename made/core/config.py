@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+_PACKAGE = __name__.partition(".")[0]
 MANY, SOME = 60, 20  # names beyond which an error lists some
 
 # What a number may be; none of them is what is not a number.
@@ -58,9 +59,11 @@ def to_dict(thing: Any) -> Any:
     A function is stored by name only and cannot be read back.
     """
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        written = (f for f in dataclasses.fields(thing) if not _omitted(f, getattr(thing, f.name)))
-        fields = {f.name: to_dict(getattr(thing, f.name)) for f in written}
-        return {"class": _class_name(type(thing)), **fields}
+        kind, fields = type(thing), {f: getattr(thing, f.name) for f in dataclasses.fields(thing)}
+        own = kind.__module__.partition(".")[0] == _PACKAGE
+        written = {f.name: x for f, x in fields.items() if not ("omit_default" in f.metadata and x == f.default)}
+        name = kind.__name__ if own else f"{kind.__module__}:{kind.__qualname__}"
+        return {"class": name, **{field: to_dict(x) for field, x in written.items()}}
     if isinstance(thing, np.ndarray | jax.Array) and np.ndim(thing):
         content = np.ascontiguousarray(thing)
         values = base64.b64encode(content.tobytes()).decode()
@@ -74,10 +77,6 @@ def to_dict(thing: Any) -> Any:
     if callable(thing):
         return {"function": getattr(thing, "__qualname__", type(thing).__name__)}
     return thing
-
-
-def _omitted(field: dataclasses.Field, value: Any) -> bool:
-    return "omit_default" in field.metadata and value == field.default
 
 
 def from_dict(data: Any, allow: Sequence[str] = ()) -> Any:
@@ -146,18 +145,11 @@ def _array(data: dict[str, Any], at: str) -> Any:
     return array if array.dtype == stored.dtype else stored  # JAX would store float64 as float32
 
 
-def _class_name(kind: type) -> str:
-    return kind.__name__ if _is_own(kind.__module__) else f"{kind.__module__}:{kind.__qualname__}"
-
-
-def _is_own(module: str) -> bool:
-    return module.partition(".")[0] == __name__.partition(".")[0]
-
-
 def _find(name: Any, allow: tuple[str, ...], at: str, declared: Any) -> type:
     """The module class of that name. Of several in made it is the one that the field is declared with."""
     module, colon, inside = str(name).partition(":")
-    found = _elsewhere(module, inside, allow, at) if colon else _own(module)
+    own = map(importlib.import_module, _sources().get(module, ()))
+    found = [_elsewhere(module, inside, allow, at)] if colon else [getattr(one, module) for one in own]
     found = [x for x in found if isinstance(x, type) and issubclass(x, eqx.Module)]
     if len(found) > 1:
         found = [x for x in found if x in (declared, *typing.get_args(declared))]
@@ -167,25 +159,19 @@ def _find(name: Any, allow: tuple[str, ...], at: str, declared: Any) -> type:
     return found[0]
 
 
-def _own(name: str) -> list[Any]:
-    """Every class of made with that name, whether its module was imported before or not."""
-    modules = map(importlib.import_module, _sources().get(name, ()))
-    return [getattr(module, name) for module in modules]
-
-
 @functools.cache
 def _sources() -> Mapping[str, list[str]]:
     """The modules of made that define a configuration class, by the name of the class."""
-    package, found = __name__.partition(".")[0], {}
-    for root in map(Path, sys.modules[package].__path__):
+    found = {}
+    for root in map(Path, sys.modules[_PACKAGE].__path__):
         for path in sorted(root.rglob("*.py")):
-            module = ".".join((package, *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
+            module = ".".join((_PACKAGE, *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
             for name in re.findall(r"^class (\w+)\(", path.read_text("utf-8"), re.MULTILINE):
                 found.setdefault(name, []).append(module)
     return found
 
 
-def _elsewhere(module: str, inside: str, allow: tuple[str, ...], at: str) -> list[Any]:
+def _elsewhere(module: str, inside: str, allow: tuple[str, ...], at: str) -> Any:
     """The class of a module outside made. A file must not choose what is imported, so most modules are refused."""
     if module not in sys.modules:
         plug_ins = [entry.module for group in PLUG_INS for entry in importlib.metadata.entry_points(group=group)]
@@ -201,7 +187,7 @@ def _elsewhere(module: str, inside: str, allow: tuple[str, ...], at: str) -> lis
     thing: Any = sys.modules[module]
     for part in inside.split("."):
         thing = getattr(thing, part, None)
-    return [thing]
+    return thing
 
 
 def config_id(thing: Any) -> str:
@@ -274,8 +260,7 @@ def check_types(thing: Any) -> None:
             words = "a number" if float in takes else "a whole number"
             words = f"a tuple, each entry {words}" if tuple in takes else words
             words += " or None" if type(None) in takes else ""
-            hint = "" if field.default is dataclasses.MISSING else f": {field.default} is usual"
-            raise ValueError(f"{type(thing).__name__} takes {words} as {field.name}, got {x!r}{hint}.")
+            raise _refusal(thing, field, words)
 
 
 def _numbers_of(declared: Any) -> set[Any]:
@@ -304,13 +289,19 @@ def check_numbers(thing: Any, wanted: Mapping[str, tuple[str, ...]]) -> None:
     For the `__check_init__` of whatever has settings: a number out of range would run to the end and learn nothing.
     """
     check_types(thing)
-    usual = {field.name: field.default for field in dataclasses.fields(thing)}
+    fields = {field.name: field for field in dataclasses.fields(thing)}
     for words, names in wanted.items():
         for name in names:
             x = getattr(thing, name)
             if isinstance(x, int | float | np.integer | np.floating) and not _HOLDS[words](x):
-                hint = "" if usual[name] is dataclasses.MISSING else f": {usual[name]} is usual"
-                raise ValueError(f"{type(thing).__name__} takes {words} as {name}, got {x}{hint}.")
+                raise _refusal(thing, fields[name], words)
+
+
+def _refusal(thing: Any, field: dataclasses.Field, words: str) -> ValueError:
+    hint = "" if field.default is dataclasses.MISSING else f": {field.default} is usual"
+    return ValueError(
+        f"{type(thing).__name__} takes {words} as {field.name}, got {getattr(thing, field.name)!r}{hint}."
+    )
 
 
 def suggest(given: str, accepted: list[str], listed_by: str = "made list") -> str:

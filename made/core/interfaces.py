@@ -132,9 +132,10 @@ class Environment(eqx.Module):
 class EpisodeMemory(eqx.Module):
     """What a bonus keeps within one episode of one environment: visit counts, a goal."""
 
-    @abc.abstractmethod
     def goal(self, spec: Spec) -> Space | None:
-        """The space of goals it shows to the policy, or None."""
+        """The space of goals it shows to the policy. Most show none."""
+        del spec
+        return None
 
     @abc.abstractmethod
     def blank(self, spec: Spec) -> PyTree:
@@ -147,9 +148,6 @@ class EpisodeMemory(eqx.Module):
 
 class NoMemory(EpisodeMemory):
     """Keeps nothing: the choice of every bonus that is not episodic."""
-
-    def goal(self, spec: Spec) -> Space | None:
-        return None
 
     def blank(self, spec: Spec) -> PyTree:
         return ()

@@ -1,4 +1,4 @@
-"""Bonuses, agents and environments that are not in this package: installed ones by name, any other by import path.
+"""What is not in this package: objects by name or import path, and optional dependencies.
 
 An installed package declares them as entry points, in its pyproject.toml:
 
@@ -9,27 +9,47 @@ Without that, "mypackage.mymodule:MyBonus" is a name too. Either stands for a cl
 or for an object that is ready.
 """
 
+import contextlib
 import difflib
 import importlib
 import importlib.metadata
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from made.core.config import nearest
+from made.core.config import nearest, suggest
 
 
-class Kind(NamedTuple):
-    """What may come from elsewhere."""
-
-    what: str  # in an error
-    group: str  # of its entry points
-    base: type
+class MissingExtra(ModuleNotFoundError, ValueError):
+    """An optional dependency is not installed. The message says how to install it."""
 
 
-def is_path(name: str) -> bool:
-    """Whether a name is an import path, "module:object"."""
-    return ":" in name
+@contextlib.contextmanager
+def needs(who: str, extra: str, *libraries: str) -> Iterator[None]:
+    """Import optional libraries inside this block: where one of them is missing, the error names the extra.
+
+    >>> with needs("A plug-in", "sb3", "no_such_library"):
+    ...     import no_such_library
+    Traceback (most recent call last):
+    made.core.plugins.MissingExtra: A plug-in needs no_such_library: pip install -e ".[sb3]" in the checkout of made.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in libraries:
+            raise
+        raise MissingExtra(f"{who} needs {name}: {install(extra)}.", name=name) from None
+
+
+def install(extra: str = "") -> str:
+    """The command that installs made from a checkout, with an extra where one is named.
+
+    >>> print(install("ray"))
+    pip install -e ".[ray]" in the checkout of made
+    """
+    what = f'".[{extra}]"' if extra else "."
+    return f"pip install -e {what} in the checkout of made"
 
 
 def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
@@ -38,38 +58,67 @@ def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
     return [found[name] for name in sorted(found)]
 
 
-def names(kind: Kind) -> list[str]:
-    """The names that installed packages declare."""
-    return [point.name for point in entry_points(kind.group)]
+class Registry(NamedTuple):
+    """One kind of object by name: a table of this package, then installed packages and import paths."""
+
+    what: str  # in an error
+    group: str  # of its entry points
+    base: type
+    table: Mapping[str, Any]
+
+    def names(self, own: Iterable[str] | None = None) -> list[str]:
+        """The names of this package, all or those given, then those of installed packages."""
+        own = self.table if own is None else own
+        return list(dict.fromkeys((*own, *(point.name for point in entry_points(self.group)))))
+
+    def load(self, name: str, accepted: Iterable[str] | None = None, where: str = "") -> Any:
+        """The object of an installed package or at an import path that goes by that name.
+
+        Where there is none, the error suggests one of the `accepted` names.
+        """
+        declared = {point.name: point.value for point in entry_points(self.group)}
+        path = name if ":" in name else declared.get(name)
+        if path is None or name in self.table:
+            raise ValueError(f"There is no {self.what} {name!r}{where}.{suggest(name, self.names(accepted))}")
+        label = repr(name) if path == name else f"{name!r} ({path})"
+        return self._object(_imported(path, label, self), label)
+
+    def _object(self, thing: Any, label: str) -> Any:
+        """An object of this kind from a class, a function without arguments or the object itself."""
+        base = self.base
+        if isinstance(thing, type):
+            if not issubclass(thing, base):
+                raise ValueError(f"{label} is a class, but no {self.what}: derive it from made.{base.__name__}.")
+            _require_complete(base, thing, label)
+        if callable(thing) and not isinstance(thing, base):
+            try:
+                inspect.signature(thing).bind()
+            except TypeError as error:
+                raise ValueError(
+                    f"{label} cannot be made without arguments: {error}. Give them defaults, or name a function "
+                    "without arguments that returns it."
+                ) from error
+            thing = thing()
+        if not isinstance(thing, base):
+            raise ValueError(
+                f"{label} is a {type(thing).__name__}, no {self.what}: derive its class from made.{base.__name__}."
+            )
+        return thing
 
 
-def with_installed(kind: Kind, own: Iterable[str]) -> list[str]:
-    """The names of this package, then those of installed ones; where both have a name, it is this package's."""
-    return list(dict.fromkeys((*own, *names(kind))))
-
-
-def make(kind: Kind, name: str) -> Any:
-    """The object that a name of an installed package or an import path stands for."""
-    path = name if is_path(name) else next(point.value for point in entry_points(kind.group) if point.name == name)
-    label = repr(name) if path == name else f"{name!r} ({path})"
-    return _made(kind, _found(kind, path, label), label)
-
-
-def _found(kind: Kind, path: str, label: str) -> Any:
-    """What stands at an import path."""
+def _imported(path: str, label: str, kind: Registry) -> Any:
+    """What is at an import path."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute or path.count(":") > 1:
         raise ValueError(f"{label} is no import path: write module:object, such as mypackage:My{kind.base.__name__}.")
     try:
         thing: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or module_name
-        if not (module_name == missing or module_name.startswith(f"{missing}.")):
-            raise ValueError(f"The module of {label} cannot be imported: {error}.") from error
-        raise ValueError(
-            f"There is no module {missing!r}, which {kind.what} {label} needs: install it, or run from its folder."
-        ) from error
     except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            raise ValueError(
+                f"There is no module {missing!r}, which {kind.what} {label} needs: install it, or run from its folder."
+            ) from error
         raise ValueError(f"The module of {label} cannot be imported: {type(error).__name__}: {error}") from error
     for part in attribute.split("."):
         if not hasattr(thing, part):
@@ -79,38 +128,15 @@ def _found(kind: Kind, path: str, label: str) -> Any:
     return thing
 
 
-def _made(kind: Kind, thing: Any, label: str) -> Any:
-    """An object of that kind from a class, a function without arguments or the object itself."""
-    base = kind.base
-    if isinstance(thing, type):
-        if not issubclass(thing, base):
-            raise ValueError(f"{label} is a class, but no {kind.what}: derive it from made.{base.__name__}.")
-        _require_complete(kind, thing, label)
-    if callable(thing) and not isinstance(thing, base):
-        try:
-            inspect.signature(thing).bind()
-        except TypeError as error:
-            raise ValueError(
-                f"{label} cannot be made without arguments: {error}. Give them defaults, or name a function without "
-                "arguments that returns it."
-            ) from error
-        thing = thing()
-    if not isinstance(thing, base):
-        raise ValueError(
-            f"{label} is a {type(thing).__name__}, no {kind.what}: derive its class from made.{base.__name__}."
-        )
-    return thing
-
-
-def _require_complete(kind: Kind, cls: type, label: str) -> None:
+def _require_complete(base: type, cls: type, label: str) -> None:
     """Refuse a class that lacks methods or fields of its kind."""
     methods = sorted(getattr(cls, "__abstractmethods__", ()))
     fields = sorted({*getattr(cls, "__abstractvars__", ()), *getattr(cls, "__abstractclassvars__", ())})
     if not methods and not fields:
         return
-    inherited = set(dir(kind.base))
+    inherited = set(dir(base))
     own = [name for name in dir(cls) if not name.startswith("__") and name not in inherited]
     near = {name: difflib.get_close_matches(name, own, 1) for name in (*methods, *fields)}
     lacks = [f"the method `{name}`" for name in methods] + [f"the field `{name}`" for name in fields]
     hints = [f" It has `{found[0]}`: did you mean `{name}`?" for name, found in near.items() if found]
-    raise ValueError(f"{label} lacks {' and '.join(lacks)} of made.{kind.base.__name__}.{''.join(hints)}")
+    raise ValueError(f"{label} lacks {' and '.join(lacks)} of made.{base.__name__}.{''.join(hints)}")

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from made.core import Environment, plugins
-from made.core.config import suggest
+from made.core import Environment
+from made.core.plugins import Registry
 from made.envs.control import CONTROL, make_control
 from made.envs.control.tasks import SPARSE
-from made.envs.external.host_env import Hosted, hosted
+from made.envs.host_env import Hosted, hosted
 from made.envs.minigrid import GRIDS, grid_ids, make_grid
 from made.envs.tabular import RandomTabular
 from made.tabular.families import Chain, DeepSea, Garnet, Lock
@@ -19,7 +19,7 @@ _TABULAR: dict[str, Callable[[], Environment]] = {
     "deepsea": lambda: RandomTabular(DeepSea(size=10), horizon=10),
     "garnet": lambda: RandomTabular(Garnet(S=20, A=4, branching=3), horizon=50),
 }
-_PLUGINS = plugins.Kind("environment", "made.envs", Environment)
+_REGISTRY = Registry("task", "made.envs", Environment, _TABULAR)
 
 
 def make(name: str, **options: Any) -> Any:
@@ -34,9 +34,8 @@ def make(name: str, **options: Any) -> Any:
     >>> make("lock").spec.action.n
     2
     """
-    grid = grid_id(name)
-    if grid is not None:
-        return make_grid(grid, **options)
+    if name in grid_ids():
+        return make_grid(grid_ids()[name], **options)
     if name in CONTROL or name in SPARSE:
         return make_control(name, **options)
     if options:
@@ -44,11 +43,7 @@ def make(name: str, **options: Any) -> Any:
     elsewhere: Hosted | None = hosted(name)
     if elsewhere is not None:
         return elsewhere
-    if name in _TABULAR:
-        return _TABULAR[name]()
-    if plugins.is_path(name) or name in plugins.names(_PLUGINS):
-        return plugins.make(_PLUGINS, name)
-    raise ValueError(f"There is no task {name!r}.{suggest(name, [*grid_ids(), *list_envs()])}")
+    return _TABULAR[name]() if name in _TABULAR else _REGISTRY.load(name, [*grid_ids(), *list_envs()])
 
 
 def list_envs(kind: str | None = None) -> list[str]:
@@ -61,12 +56,7 @@ def list_envs(kind: str | None = None) -> list[str]:
     """
     kinds = {"tabular": list(_TABULAR), "grid": list(GRIDS), "control": list(dict.fromkeys((*CONTROL, *SPARSE)))}
     if kind is None:
-        return plugins.with_installed(_PLUGINS, (name for names in kinds.values() for name in names))
+        return _REGISTRY.names(name for names in kinds.values() for name in names)
     if kind not in kinds:
         raise ValueError(f"A kind of environment is one of {', '.join(kinds)}, not {kind!r}.")
     return kinds[kind]
-
-
-def grid_id(name: str) -> str | None:
-    """The MiniGrid id of a grid that goes by that id or by its short name; None where there is no such grid."""
-    return grid_ids().get(name)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from made.core import Environment, Space, Spec, Step
+from made.core.config import COUNT, check_numbers
 from made.tabular.mdp import MDP
 
 
@@ -29,8 +30,7 @@ class RandomTabular(Environment):
     shuffled: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
-        if self.horizon < 1:
-            raise ValueError(f"horizon must be at least 1, got {self.horizon}.")
+        check_numbers(self, {COUNT: ("horizon",)})
 
     @property
     def spec(self) -> Spec:  # type: ignore[override]
@@ -41,14 +41,10 @@ class RandomTabular(Environment):
         return Tabular(self.family.draw(key if self.shuffled else None), self.horizon)
 
     def reset(self, key):
-        raise ValueError(
-            "RandomTabular is a family of MDPs: call settle(key) first, as made.training.on_policy.start does."
-        )
+        raise ValueError("RandomTabular is a family of MDPs: call sample_task(key) first, as made.RunConfig does.")
 
     def step(self, state, action, key):
-        raise ValueError(
-            "RandomTabular is a family of MDPs: call settle(key) first, as made.training.on_policy.start does."
-        )
+        return self.reset(key)
 
 
 class Tabular(Environment):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from made.core.config import nearest
-from made.core.extras import needs
+from made.core.plugins import needs
 from made.core.safe_files import DiskFull
 from made.core.trial import TimeLimitReached
 from made.experiments import experiment

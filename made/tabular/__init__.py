@@ -1,60 +1,6 @@
 """Finite MDPs, exactly: the theory of Sections 2-4 and Appendices A and C, to be run and tested.
 
-Float64 (`jax.enable_x64`) is worth having here: bounds and gradients are compared to many digits.
+`mdp` and `families` hold the MDPs, `solve` plans and visitation densities, `objective` the regularized objective,
+`algorithm1` Algorithm 1 and Theorem 1, `policy_gradient` the methods of Section 4.2. Use float64 (`jax.enable_x64`)
+where bounds and gradients are compared to many digits.
 """
-
-from made.tabular.algorithm1 import Algorithm1 as Algorithm1
-from made.tabular.algorithm1 import Constants as Constants
-from made.tabular.algorithm1 import Mixture as Mixture
-from made.tabular.algorithm1 import Planned as Planned
-from made.tabular.algorithm1 import Progress as Progress
-from made.tabular.algorithm1 import Report as Report
-from made.tabular.algorithm1 import density_oracle as density_oracle
-from made.tabular.algorithm1 import planning_oracle as planning_oracle
-from made.tabular.algorithm1 import settings_for as settings_for
-from made.tabular.families import ZOO as ZOO
-from made.tabular.families import Chain as Chain
-from made.tabular.families import DeepSea as DeepSea
-from made.tabular.families import Garnet as Garnet
-from made.tabular.families import Lock as Lock
-from made.tabular.mdp import MDP as MDP
-from made.tabular.mdp import check_policy as check_policy
-from made.tabular.mdp import greedy_policy as greedy_policy
-from made.tabular.mdp import uniform_policy as uniform_policy
-from made.tabular.objective import J as J
-from made.tabular.objective import L as L
-from made.tabular.objective import L_made as L_made
-from made.tabular.objective import Optimum as Optimum
-from made.tabular.objective import R as R
-from made.tabular.objective import R_lambda as R_lambda
-from made.tabular.objective import linear_regulariser as linear_regulariser
-from made.tabular.objective import maximise as maximise
-from made.tabular.objective import policy_cover as policy_cover
-from made.tabular.objective import reward_by_gradient as reward_by_gradient
-from made.tabular.objective import reward_made as reward_made
-from made.tabular.objective import shannon_entropy as shannon_entropy
-from made.tabular.objective import unconstrained_maximiser as unconstrained_maximiser
-from made.tabular.policy_gradient import METHODS as METHODS
-from made.tabular.policy_gradient import PolicyGradient as PolicyGradient
-from made.tabular.policy_gradient import density_root as density_root
-from made.tabular.policy_gradient import entropy_gradient_corrected as entropy_gradient_corrected
-from made.tabular.policy_gradient import entropy_gradient_printed as entropy_gradient_printed
-from made.tabular.policy_gradient import log_barrier as log_barrier
-from made.tabular.policy_gradient import made_gradient_corrected as made_gradient_corrected
-from made.tabular.policy_gradient import made_gradient_printed as made_gradient_printed
-from made.tabular.policy_gradient import policy_entropy as policy_entropy
-from made.tabular.policy_gradient import project_simplex as project_simplex
-from made.tabular.policy_gradient import tangent as tangent
-from made.tabular.solve import Iterated as Iterated
-from made.tabular.solve import Plan as Plan
-from made.tabular.solve import action_value as action_value
-from made.tabular.solve import expected_return as expected_return
-from made.tabular.solve import horizon_optimum as horizon_optimum
-from made.tabular.solve import horizon_return as horizon_return
-from made.tabular.solve import occupancy as occupancy
-from made.tabular.solve import pair_occupancy as pair_occupancy
-from made.tabular.solve import policy_from_occupancy as policy_from_occupancy
-from made.tabular.solve import policy_iteration as policy_iteration
-from made.tabular.solve import policy_value as policy_value
-from made.tabular.solve import state_kernel as state_kernel
-from made.tabular.solve import value_iteration as value_iteration

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from made.core.config import AT_LEAST_ZERO, POSITIVE, SHARE, check_numbers
 from made.tabular.mdp import MDP, check_policy, concrete, greedy_policy, uniform_policy
 from made.tabular.objective import Density, J, L_made, Scalar, reward_made
 from made.tabular.solve import occupancy, policy_from_occupancy, policy_iteration
@@ -128,15 +129,7 @@ class Algorithm1(eqx.Module):
     eps_p: float = 0.0
 
     def __check_init__(self):
-        above = {"eta": 0.0, "lam": 0.0, "tau": 0.0, "c": 0.0, "eps_d": 0.0, "eps_p": 0.0}
-        for name, low in above.items():
-            value = concrete(getattr(self, name))
-            strict = name in ("eta", "lam")
-            if value is not None and not ((value > low) if strict else (value >= low)).all():
-                raise ValueError(f"{name} is {value}, but it must be {'above' if strict else 'at least'} {low:g}.")
-        eta = concrete(self.eta)
-        if eta is not None and (eta > 1).any():
-            raise ValueError(f"eta is {eta}, but it is a mixture weight and must lie in (0, 1].")
+        check_numbers(self, {POSITIVE: ("eta", "lam"), SHARE: ("eta",), AT_LEAST_ZERO: ("tau", "c", "eps_d", "eps_p")})
 
     def tau_k(self, k: Int[Array, ""]) -> Scalar:
         """tau_k = tau / k^c, Theorem 1."""
@@ -257,13 +250,7 @@ class Constants(NamedTuple):
 
 
 def settings_for(
-    eps: float,
-    S: int,
-    A: int,
-    gamma: float,
-    lam: float,
-    c: float = 2.0,
-    form: str = "corrected",
+    eps: float, S: int, A: int, gamma: float, lam: float, c: float = 2.0, form: str = "corrected"
 ) -> tuple[Algorithm1, int]:
     """The solver and the iterations K that Theorem 1 asks for to come within eps of the maximum.
 

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from made.tabular.mdp import MDP, check_discount, concrete
+from made.core.config import AT_LEAST_ZERO, BELOW_ONE, COUNT, check_numbers
+from made.tabular.mdp import MDP, check_discount
 
 
 class Lock(eqx.Module):
@@ -42,9 +43,7 @@ class Lock(eqx.Module):
     gamma: float = 0.99
 
     def __check_init__(self):
-        _check_size("Lock", "H", self.H, 1)
-        _check_number("Lock", "p", self.p, 0, 1, "it is the chance to die on the right action")
-        _check_number("Lock", "penalty", self.penalty, 0, jnp.inf, "it is subtracted; give its size without a sign")
+        check_numbers(self, {COUNT: ("H",), BELOW_ONE: ("p",), AT_LEAST_ZERO: ("penalty",)})
         check_discount(self.gamma)  # where an MDP is drawn in a compiled program, nobody could
 
     @property
@@ -117,7 +116,7 @@ class Chain(eqx.Module):
     H: int = eqx.field(static=True, default=8)
 
     def __check_init__(self):
-        _check_size("Chain", "H", self.H, 1)
+        check_numbers(self, {COUNT: ("H",)})
 
     def draw(self, key: Key[Array, ""] | None = None) -> MDP:
         """The chain; it has nothing to draw, so the key is not used."""
@@ -141,8 +140,7 @@ class Garnet(eqx.Module):
     gamma: float = 0.9
 
     def __check_init__(self):
-        for name in ("S", "A", "branching"):
-            _check_size("Garnet", name, getattr(self, name), 1)
+        check_numbers(self, {COUNT: ("S", "A", "branching")})
         if self.branching > self.S:
             raise ValueError(
                 f"Garnet has branching={self.branching} but only S={self.S} states to branch to: use at most {self.S}."
@@ -175,7 +173,7 @@ class DeepSea(eqx.Module):
     gamma: float = 0.99
 
     def __check_init__(self):
-        _check_size("DeepSea", "size", self.size, 1)
+        check_numbers(self, {COUNT: ("size",)})
         check_discount(self.gamma)
 
     @property
@@ -198,26 +196,7 @@ class DeepSea(eqx.Module):
         return MDP(P, r, jnp.zeros(end + 1).at[0].set(1), self.gamma)
 
 
-ZOO = {
-    "lock": Lock,
-    "chain": Chain,
-    "garnet": Garnet,
-    "deepsea": DeepSea,
-}
-
-
 def _flat_dirichlet(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
     """Uniform draws from the simplex: exponentials over their sum, which compile far sooner than a gamma sampler."""
     parts = jax.random.exponential(key, shape)
     return parts / jnp.sum(parts, -1, keepdims=True)
-
-
-def _check_size(family: str, name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or value < least:
-        raise ValueError(f"{family} got {name}={value!r}, but {name} must be a whole number of at least {least}.")
-
-
-def _check_number(family: str, name: str, value: Any, low: float | int, high: float | int, meaning: str) -> None:
-    known = concrete(value)
-    if known is not None and not ((known >= low) & (known < high)).all():
-        raise ValueError(f"{family} got {name}={value}, but {name} must lie in [{low}, {high}): {meaning}.")

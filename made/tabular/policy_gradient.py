@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from made.core.config import AT_LEAST_ZERO, check_numbers
 from made.tabular.mdp import MDP, check_policy, concrete
 from made.tabular.solve import action_value, expected_return, occupancy, policy_value
 
@@ -136,10 +137,7 @@ class PolicyGradient(eqx.Module):
     def __check_init__(self):
         if self.parameterisation not in PARAMETERISATIONS:
             raise ValueError(f"parameterisation is {self.parameterisation!r}; it can be 'simplex' or 'softmax'.")
-        for name in ("eta", "tau", "floor"):
-            value = concrete(getattr(self, name))
-            if value is not None and not (value >= 0).all():
-                raise ValueError(f"{name} is {value}, but it must be at least 0.")
+        check_numbers(self, {AT_LEAST_ZERO: ("eta", "tau", "floor")})
         floor, used = concrete(self.floor), [concrete(w) for w in (self.w_re, self.w_e, self.w_made)]
         blows_up = any(w is not None and (w != 0).any() for w in used)
         if self.parameterisation == "simplex" and floor is not None and (floor == 0).any() and blows_up:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from made.core import Agent, Spec, trees
-from made.envs.external.host_env import Hosted
+from made.envs.host_env import Hosted
 from made.training import checkpoint, run_dir, sharding
 from made.training.backends import compiled_envs, control_tasks, host_envs
 from made.training.control_config import ControlConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from made.core import safe_files
-from made.core.extras import install
+from made.core.plugins import install
 
 Line = dict[str, Any]  # seed, update, frames, seconds, and every scalar
 PLACE = ("seed", "update", "frames")  # what says where a line belongs; all else is measured

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
-from made.bonuses.calibrated import bonus_strength
+from made.bonuses.combinators import bonus_strength
 from made.core import Agent, Bonus, Environment, Metrics, Transition, require_fields
 from made.core.schedules import Constant, Schedule
 from made.core.trial import Trial

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from made.envs.external.host_env import Hosted
+from made.envs.host_env import Hosted
 from made.training import run_dir, sharding, train_loop
 from made.training.backends import Backend, compiled_envs, control_tasks, host_envs
 from made.training.control_config import ControlConfig, resolve

@@ -19,10 +19,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecTranspo
 import made.adapters.gymnasium
 from made.adapters.sb3 import BonusReplayBuffer, BonusVecEnv, GymVecEnv, grid_envs
 from made.bonuses import Count, FirstVisit, HashedCount
-from made.core.extras import needs
+from made.core.plugins import needs
 from made.core.trees import stack
-from made.envs.external.farama import package_envs
-from made.envs.external.host_env import replace_rows
+from made.envs.host_env import replace_rows
+from made.envs.host_grids import package_envs
 from made.training.host.bonus import HostBonus
 
 N, EVERY = 3, 8

@@ -10,7 +10,7 @@ import made.adapters.gymnasium
 from made.adapters.gymnasium import BonusVectorWrapper
 from made.bonuses import Count, FirstVisit
 from made.core.trees import stack
-from made.envs.external.host_env import true_successor
+from made.envs.host_env import true_successor
 from made.training.host.bonus import HostBonus
 
 N, EVERY, STEPS = 3, 5, 40

@@ -97,7 +97,7 @@ def test_e3b_learns_inverse_dynamics(source):
 
 
 def test_e3b_refuses_a_matrix_without_inverse():
-    with pytest.raises(ValueError, match="ridge=0"):
+    with pytest.raises(ValueError, match="as ridge, got 0"):
         E3B(ridge=0.0)
 
 

@@ -15,7 +15,7 @@ from made.bonuses import MADE, RND, Clipped, Count, FirstVisit, Scaled, Sum, lis
 from made.cli.train import Train
 from made.core.config import config_id, from_dict, override, suggest, to_dict
 from made.core.schedules import Constant, Exponential, Power
-from made.envs.external.host_env import SOURCES, Hosted
+from made.envs.host_env import SOURCES, Hosted
 from made.envs.minigrid import MultiRoom
 from made.envs.registry import list_envs, make
 from made.envs.tabular import RandomTabular, Tabular

@@ -142,7 +142,7 @@ def test_a_full_mixture_refuses_another_policy(mdp):
     [("eta", 0.0), ("eta", 1.5), ("lam", 0.0), ("tau", -0.1), ("c", -1.0), ("eps_d", -1e-9), ("eps_p", float("nan"))],
 )
 def test_bad_settings_are_refused(field, value):
-    with pytest.raises(ValueError, match=f"{field} is"):
+    with pytest.raises(ValueError, match=f"as {field}, got {value}"):
         Algorithm1(**{field: value})
 
 

@@ -1,14 +1,12 @@
 """The families: their structure, their optima, and what a key randomises."""
 
-import inspect
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from made.tabular.families import ZOO, Chain, DeepSea, Garnet, Lock
+from made.tabular.families import Chain, DeepSea, Garnet, Lock
 from made.tabular.mdp import MDP, uniform_policy
 from made.tabular.solve import expected_return, horizon_optimum, horizon_return, policy_iteration
 
@@ -29,16 +27,15 @@ def lock_optimum(lock):
     return alive[-1] * lock.big - lock.penalty / lock.H * alive[:-1].sum()
 
 
-@pytest.mark.parametrize("name", ZOO)
-def test_every_family_draws_valid_mdps_plain_by_key_and_under_vmap(name):
-    family = ZOO[name]()
+@pytest.mark.parametrize("family", [Lock(), Chain(), Garnet(), DeepSea()], ids=lambda x: type(x).__name__)
+def test_every_family_draws_valid_mdps_plain_by_key_and_under_vmap(family):
     plain = draw(family, None)
     MDP(plain.P, plain.r, plain.rho, plain.gamma)  # raises if a row is off
     stack = draw_many(family, jax.random.split(jax.random.key(0), 4))
     MDP(stack.P, stack.r, stack.rho, stack.gamma)
     one = draw(family, jax.random.split(jax.random.key(0), 4)[2])
     assert eqx.tree_equal(jax.tree.map(lambda x: x[2], stack), one, rtol=1e-12, atol=1e-12)
-    assert not np.array_equal(stack.P[0], stack.P[1]) or name == "chain"  # which has nothing to draw
+    assert not np.array_equal(stack.P[0], stack.P[1]) or isinstance(family, Chain)  # which has nothing to draw
 
 
 def test_numbers_are_leaves_and_sizes_are_not():
@@ -144,23 +141,18 @@ def test_deep_sea_optimum(size):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Lock(p=1.0), r"p=1.0.*\[0, 1\)"),
-        (lambda: Lock(p=-0.1), "p=-0.1"),
-        (lambda: Lock(p=float("nan")), "p=nan"),
-        (lambda: Lock(penalty=-0.01), "penalty=-0.01.*without a sign"),
-        (lambda: Lock(H=0), "H=0.*at least 1"),
-        (lambda: Chain(H=0), "H=0"),
+        (lambda: Lock(p=1.0), "from 0 to below 1 as p, got 1.0"),
+        (lambda: Lock(p=-0.1), "as p, got -0.1"),
+        (lambda: Lock(p=float("nan")), "as p, got nan"),
+        (lambda: Lock(penalty=-0.01), "at least 0 as penalty, got -0.01"),
+        (lambda: Lock(H=0), "at least 1 as H, got 0"),
+        (lambda: Chain(H=0), "as H, got 0"),
         (lambda: Garnet(S=3, branching=4), "branching=4 but only S=3"),
-        (lambda: Garnet(A=0), "A=0"),
-        (lambda: DeepSea(0), "size=0"),
+        (lambda: Garnet(A=0), "as A, got 0"),
+        (lambda: DeepSea(0), "as size, got 0"),
         (lambda: Lock(gamma=1.0).draw(), "gamma is 1.0"),
     ],
 )
 def test_bad_families_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_zoo_is_a_table_of_families_with_defaults():
-    assert list(ZOO) == ["lock", "chain", "garnet", "deepsea"]
-    assert all("key" in inspect.signature(family.draw).parameters for family in ZOO.values())

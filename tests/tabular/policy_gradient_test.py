@@ -170,8 +170,8 @@ def test_the_floor_is_kept(chain):
     [
         (lambda: PolicyGradient.named("pg+mde"), "no method 'pg\\+mde'; there are: pg, pg\\+re"),
         (lambda: PolicyGradient(parameterisation="soft"), "'simplex' or 'softmax'"),
-        (lambda: PolicyGradient(eta=-1.0), "eta is -1.0"),
-        (lambda: PolicyGradient(tau=float("nan")), "tau is nan"),
+        (lambda: PolicyGradient(eta=-1.0), "as eta, got -1.0"),
+        (lambda: PolicyGradient(tau=float("nan")), "as tau, got nan"),
         (lambda: PolicyGradient.named("pg+made", floor=0.0), "infinite slope"),
     ],
 )

@@ -1,52 +1,68 @@
 """Estimates of d^{pi_mix,k}, the density of recent experience: the correction MADE applies to a count bonus."""
 
+import abc
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
 
 from made.core import Density, LearnsFrom, Transition, dict_obs, hashing, ring_buffer, running_stats, table_sizes, trees
-from made.core.config import SHARE, check_numbers, check_types
+from made.core.config import ABOVE_ZERO, POSITIVE, SHARE, check_numbers, check_types
+from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
 
 
 class WindowState(NamedTuple):
-    """The last pairs in order, and how often each occurs among them."""
+    """The last pairs in order, each as the number of its slot, and how often each slot occurs among them."""
 
     ring: ring_buffer.Ring
-    counts: Float[Array, "S A"]
+    counts: Float[Array, "..."]
 
 
-class RecentCounts(Density):
-    """B_k(s, a): visits among the last `window` pairs (Section 4.1, Appendix B.1).
+class _WindowCounts(Density):
+    """Visits among the last `window` pairs: log_density = log max(visits, 1).
 
-    log_density = log max(B_k(s, a), 1). A pair that has left the window counts as one visit: the paper divides by
-    zero there. `window` is a number and `capacity` the room kept for it, so that windows of different lengths run
-    as lanes of one program.
+    A pair that has left the window counts as one visit: the paper divides by zero there. `window` is a number and
+    `capacity` the room for it, so that windows of different lengths run in one vectorized program.
     """
 
-    window: int = 1000
-    capacity: int = eqx.field(static=True, default=1000)
+    window: eqx.AbstractVar[int]
+    capacity: eqx.AbstractVar[int]
     learns_from: ClassVar[LearnsFrom] = "new"
 
     def __check_init__(self):
         check_types(self)
-        ring_buffer.check_window("RecentCounts", self.window, self.capacity)
+        ring_buffer.check_window(type(self).__name__, self.window, self.capacity)
 
-    def init(self, key, spec):
-        pair = jnp.zeros((), jnp.int32)  # a pair is kept as the one number s A + a
-        return WindowState(ring_buffer.empty(pair, self.capacity), jnp.zeros(table_sizes(spec, "RecentCounts")))
+    @abc.abstractmethod
+    def slots(self, state: WindowState, batch: Transition) -> Int[Array, "*b"]:
+        """The slot of each pair of a batch."""
 
     def log_density(self, state, batch):
-        return jnp.log(jnp.maximum(state.counts[batch.obs, batch.action], 1.0))
+        return jnp.log(jnp.maximum(state.counts.reshape(-1)[self.slots(state, batch)], 1.0))
 
     def update(self, state, batch, key):
-        pairs = (batch.obs * state.counts.shape[1] + batch.action).astype(jnp.int32).reshape(-1)
-        ring, moved = ring_buffer.push(state.ring, pairs, self.window)
+        slots = self.slots(state, batch).reshape(-1)
+        ring, moved = ring_buffer.push(state.ring, slots, self.window)
         counts = state.counts.reshape(-1).at[moved.left].add(-moved.left_valid.astype(float))
-        counts = counts.at[pairs].add(moved.came_valid.astype(float)).reshape(state.counts.shape)
+        counts = counts.at[slots].add(moved.came_valid.astype(float)).reshape(state.counts.shape)
         return WindowState(ring, counts), {}
+
+
+class RecentCounts(_WindowCounts):
+    """B_k(s, a): visits among the last `window` pairs (Section 4.1, Appendix B.1)."""
+
+    window: int = 1000
+    capacity: int = eqx.field(static=True, default=1000)
+
+    def init(self, key, spec):
+        ring = ring_buffer.empty(jnp.zeros((), jnp.int32), self.capacity)
+        return WindowState(ring, jnp.zeros(table_sizes(spec, "RecentCounts")))
+
+    def slots(self, state, batch):
+        return (batch.obs * state.counts.shape[1] + batch.action).astype(jnp.int32)
 
 
 class MixtureState(NamedTuple):
@@ -86,31 +102,22 @@ class GeometricMixture(Density):
         return MixtureState(d, (1 - eta) ** 2 * state.squared_weights + eta**2 / m), {}
 
 
-class HashedState(NamedTuple):
-    """The last pairs in order, each as the slot it counts in, and the counts of the slots."""
-
-    ring: ring_buffer.Ring
-    counts: Float[Array, " slots"]
-
-
-class HashedRecentCounts(Density):
+class HashedRecentCounts(_WindowCounts):
     """B_k(o, a) where a table over states is out of reach: visits among the last `window` pairs, counted by hash.
 
-    log_density = log max(B_k(o, a), 1), as for `RecentCounts`. What is observed and the action are hashed to one of
-    2^bits slots; among n different pairs in the window one shares its slot with probability about n / 2^bits, and is
-    then counted with the other. Observed is the part named by `view`; "" is all but the hash of the full state, whose
-    counts are nearly always one where each episode has a new level.
+    What is observed and the action are hashed to one of 2^bits slots. Among n different pairs in the window, one shares
+    its slot with probability about n / 2^bits, and is then counted with the other. Observed is the part named by
+    `view`; "" is all but the hash of the full state, whose counts are nearly always one where each episode has a new
+    level.
     """
 
     window: int = 10_000
     capacity: int = eqx.field(static=True, default=10_000)
     bits: int = eqx.field(static=True, default=20)
     view: str = eqx.field(static=True, default="")
-    learns_from: ClassVar[LearnsFrom] = "new"
 
     def __check_init__(self):
         check_types(self)
-        ring_buffer.check_window("HashedRecentCounts", self.window, self.capacity)
         if not 1 <= self.bits <= 30:
             raise ValueError(f"HashedRecentCounts has 2^bits slots with 1 <= bits <= 30, got bits={self.bits}.")
 
@@ -119,27 +126,85 @@ class HashedRecentCounts(Density):
         if spec.action.n is None:
             raise ValueError(
                 f"HashedRecentCounts counts repeats of an action, but the actions are continuous: {spec.action}. "
-                "Use a density that generalises, such as VAE."
+                "Use a density that generalizes, such as VAE."
             )
-        return HashedState(ring_buffer.empty(jnp.zeros((), jnp.int32), self.capacity), jnp.zeros(2**self.bits))
+        return WindowState(ring_buffer.empty(jnp.zeros((), jnp.int32), self.capacity), jnp.zeros(2**self.bits))
 
-    def slots(self, batch: Transition) -> Array:
-        """The slot of each pair of a batch."""
-
+    def slots(self, state, batch):
         def one(obs, action) -> Array:
             whole = hashing.digest((hashing.digest(dict_obs.looked_at(obs, self.view)), action))
             return (whole[0] & jnp.uint32(2**self.bits - 1)).astype(jnp.int32)
 
         return trees.over_leading(one, batch.reward.ndim)(batch.obs, batch.action)
 
+
+class Factorized(Density):
+    """The product of the marginals of the last `window` pairs: the cheap control for a VAE.
+
+        log d(o, a) = sum_i log (n_i(x_i) + alpha) / (n + alpha V_i)
+
+    over the entries i of an observation and its action, with n_i(v) how often entry i had value v among the n pairs in
+    the window and V_i how many values it takes. Exact where entries are independent; it knows how common each value is,
+    nothing of which values go together. For discrete observations and symbolic grids.
+    """
+
+    window: int = 10_000
+    alpha: float = 0.5
+    capacity: int = eqx.field(static=True, default=10_000)
+    view: str = eqx.field(static=True, default="")
+    symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)
+    learns_from: ClassVar[LearnsFrom] = "new"
+
+    def __check_init__(self):
+        check_numbers(self, {POSITIVE: ("alpha",)})
+        ring_buffer.check_window("Factorized", self.window, self.capacity)
+
+    def init(self, key, spec):
+        seen = observation_model(spec, self.view, self.symbols)
+        other = [leaf for leaf in seen.leaves if leaf.kind != "values"]
+        if other:
+            raise ValueError(
+                f"Factorized counts discrete values, but {other[0].shape} is of kind {other[0].kind!r}. Use VAE there, "
+                "or name a discrete part of the observation, view='...'."
+            )
+        return FactorizedState(ring_buffer.empty(seen.blank(), self.capacity), jnp.zeros(seen.size), Columns(seen))
+
     def log_density(self, state, batch):
-        return jnp.log(jnp.maximum(state.counts[self.slots(batch)], 1.0))
+        seen = state.columns.outline
+        n = jnp.minimum(state.ring.written, self.window).astype(float)
+        logs = jnp.log((state.counts + self.alpha) / (n + self.alpha * state.columns.values()))
+
+        def one(obs, action) -> Float[Array, ""]:
+            return seen.show(seen.keep(obs, action), seen.unseen()) @ logs
+
+        return trees.over_leading(one, batch.reward.ndim)(batch.obs, batch.action)
 
     def update(self, state, batch, key):
-        slots = self.slots(batch).reshape(-1)
-        ring, moved = ring_buffer.push(state.ring, slots, self.window)
-        counts = state.counts.at[moved.left].add(-moved.left_valid.astype(float))
-        return HashedState(ring, counts.at[slots].add(moved.came_valid.astype(float))), {}
+        seen = state.columns.outline
+        kept = trees.flatten_leading(seen.keep(batch.obs, batch.action), batch.reward.ndim)
+        ring, moved = ring_buffer.push(state.ring, kept, self.window)
+        shown = jax.vmap(lambda x: seen.show(x, seen.unseen()))
+        came, left = moved.came_valid.astype(float) @ shown(kept), moved.left_valid.astype(float) @ shown(moved.left)
+        return FactorizedState(ring, state.counts + came - left, state.columns), {}
+
+
+class Columns(eqx.Module):
+    """Which entries there are: no arrays, it rides in the state so that reads know it."""
+
+    outline: ObservationModel = eqx.field(static=True)
+
+    def values(self) -> np.ndarray:
+        """V_i for every number that a pair is shown as."""
+        of = [np.tile(np.repeat(leaf.sizes, leaf.sizes), leaf.size // sum(leaf.sizes)) for leaf in self.outline.leaves]
+        return np.concatenate(of).astype(np.float32)
+
+
+class FactorizedState(NamedTuple):
+    """The recent pairs, how often each entry had each value among them, and the entries."""
+
+    ring: ring_buffer.Ring
+    counts: Float[Array, " size"]
+    columns: Columns
 
 
 LEAST_LOOKED_AT = 128  # pairs that tell a mean and a deviation well enough
@@ -172,11 +237,7 @@ class Standardized(Density):
     sample: int = eqx.field(static=True, default=512)  # the most pairs of a batch that the moments look at
 
     def __check_init__(self):
-        check_types(self)
-        numbers = {"scale": self.scale, "clip": self.clip, "memory": self.memory, "sample": self.sample}
-        bad = [f"{name}={x}" for name, x in numbers.items() if isinstance(x, int | float) and x <= 0]
-        if bad:
-            raise ValueError(f"Standardized takes positive numbers for {', '.join(numbers)}, got {', '.join(bad)}.")
+        check_numbers(self, {ABOVE_ZERO: ("scale", "clip", "memory", "sample")})
 
     def init(self, key, spec):
         return StandardizedState(self.density.init(key, spec), running_stats.empty())

@@ -13,9 +13,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from made.core import Spec
-from made.envs.control import frame_stack, snapshot
-from made.envs.control.simulation import Simulation
-from made.envs.control.snapshot import Arrays
+from made.envs.control.simulation import Arrays, Simulation, check_saved
 from made.envs.control.tasks import Control, make_control
 
 
@@ -42,7 +40,7 @@ class ControlEnv(gymnasium.Env):
         low, high = (0, 255) if self.control.pixels else (-np.inf, np.inf)
         self.observation_space = gymnasium.spaces.Box(low, high, obs.shape, np.dtype(obs.dtype).type)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, action.shape, np.float32)
-        self._obs = self._first()
+        self._obs = self.control.first_obs(self.simulation.seen)
 
     @property
     def frame(self) -> UInt8[np.ndarray, "h w 3"]:
@@ -52,19 +50,14 @@ class ControlEnv(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
         self.simulation.reset(seed)
-        self._obs = self._first()
+        self._obs = self.control.first_obs(self.simulation.seen)
         return self._obs, {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         outcome = self.simulation.step(action)
-        seen = self.simulation.seen
-        self._obs = frame_stack.pushed(self._obs, seen) if self.control.pixels else seen
+        self._obs = self.control.next_obs(self._obs, self.simulation.seen)
         info = {"return": self.simulation.total} if self.simulation.over else {}
         return self._obs, outcome.reward, outcome.terminated, outcome.truncated, info
-
-    def _first(self) -> np.ndarray:
-        seen = self.simulation.seen
-        return frame_stack.filled(seen, self.control.stack) if self.control.pixels else seen
 
     def render(self) -> np.ndarray | None:
         """The newest picture, where `render_mode` asks for it."""
@@ -76,7 +69,7 @@ class ControlEnv(gymnasium.Env):
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """Take over what `save` gave; returns the observation of that moment."""
-        snapshot.check(arrays, self.save(), self.control.task)
+        check_saved(arrays, self.save(), self.control.task)
         self.simulation.load({name: x for name, x in arrays.items() if name != "obs"})
         self._obs = np.array(arrays["obs"])
         return self._obs

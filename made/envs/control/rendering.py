@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from made.core.extras import install
+from made.core.plugins import install
 
 OFF = ("disable", "disabled", "off", "false", "0")
 ON = ("enable", "enabled", "on", "true", "1")  # what dm_control takes for glfw
@@ -59,17 +59,15 @@ def candidates() -> tuple[str, ...]:
 
 def tried(*names: str) -> list[Backend]:
     """Draw a ball with each, all at once, each in its own process. What came of it is remembered."""
-    started = {name: _start(name) for name in names if name not in _known}
+    started = {}
+    for name in (name for name in names if name not in _known):
+        environment = {**os.environ, "MUJOCO_GL": name}
+        environment.pop("PYOPENGL_PLATFORM", None)  # it must agree with MUJOCO_GL, which sets it
+        words, pipe = [sys.executable, "-W", "ignore", "-c", _DRAW], subprocess.PIPE
+        started[name] = subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True)
     for name, process in started.items():
         _known[name] = _outcome(name, process)
     return [_known[name] for name in names]
-
-
-def _start(name: str) -> subprocess.Popen:
-    environment = {**os.environ, "MUJOCO_GL": name}
-    environment.pop("PYOPENGL_PLATFORM", None)  # it must agree with MUJOCO_GL, which sets it
-    words = [sys.executable, "-W", "ignore", "-c", _DRAW]
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def _outcome(name: str, process: subprocess.Popen) -> Backend:
@@ -107,34 +105,24 @@ def choose() -> str:
     """The way of drawing to use: MUJOCO_GL if it is set, else the first that works. A sentence where none does."""
     demand_known()
     asked = asked_for()
-    if asked in OFF and not _nothing_works():
+    in_vain = all(name in _known and not _known[name].works for name in candidates())  # then `prepare` set it to off
+    if asked in OFF and not in_vain:
         raise ValueError(
             f"Pictures are switched off by MUJOCO_GL={asked}: unset it, or learn from states, by --agent sac or in "
             "Python by pixels=False."
         )
     names = (asked,) if asked in NEEDS else candidates()
     found = first_that_works(names)
-    if found is None:
-        raise ValueError(missing(tried(*names)))
-    return found
-
-
-def _nothing_works() -> bool:
-    """Whether all was tried in vain, so that it was `prepare` who switched drawing off."""
-    return all(name in _known and not _known[name].works for name in candidates())
+    if found is not None:
+        return found
+    failed = tried(*names)
+    alone = f" MUJOCO_GL={asked} asks for it alone: unset it to let others be tried." if asked in NEEDS else ""
+    raise ValueError(f"No picture can be drawn here ({reasons(failed)}). To mend it: {NEEDS[failed[0].name]}.{alone}")
 
 
 def first_that_works(names: Sequence[str]) -> str | None:
     """The first of those ways of drawing that works here; those after it are not tried."""
     return next((name for name in names if tried(name)[0].works), None)
-
-
-def missing(failed: Sequence[Backend]) -> str:
-    """What is missing for pictures, and how to get it, in a sentence."""
-    name = failed[0].name
-    asked = os.environ.get("MUJOCO_GL", "").lower() == name
-    alone = f" MUJOCO_GL={name} asks for it alone: unset it to let others be tried." if asked else ""
-    return f"No picture can be drawn here ({reasons(failed)}). To mend it: {NEEDS[name]}.{alone}"
 
 
 def reasons(failed: Sequence[Backend]) -> str:

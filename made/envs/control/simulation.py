@@ -10,12 +10,18 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 
 from made.core import Spec
-from made.envs.control import rendering, snapshot
-from made.envs.control.snapshot import Arrays
+from made.envs.control import rendering
 from made.envs.control.tasks import EPISODE, SPARSE, Control, check_name, load_sparse, suite_names
 
 UNBOUNDED = 1e9  # MuJoCo writes 1e10 where an actuator has no limits
 QUICK_SHADOW = 512  # texels along a side, of 2048
+Arrays = dict[str, np.ndarray]
+
+# Of MuJoCo's model, what tasks of the suite write into when an episode begins: targets, terrain, gains.
+CHANGED = (
+    *("body_pos", "body_quat", "dof_damping", "geom_pos", "geom_rgba", "geom_size", "hfield_data", "light_pos"),
+    *("site_pos", "site_rgba", "site_size", "wrap_prm"),
+)
 
 
 class StepResult(NamedTuple):
@@ -122,7 +128,7 @@ class Simulation:
     def save(self) -> Arrays:
         """All that changes, as arrays: `load` on another simulation of the same task goes on with the same bits."""
         return {
-            **snapshot.taken(self._physics, self._task.random),
+            **save_physics(self._physics, self._task.random),
             "steps": np.asarray(self.steps, np.int64),
             "total": np.asarray(self.total, np.float64),
             "over": np.asarray(self.over),
@@ -131,8 +137,8 @@ class Simulation:
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Take over what `save` gave."""
-        snapshot.check(arrays, self.save(), self.control.task)
-        snapshot.restore(self._physics, self._task.random, arrays)
+        check_saved(arrays, self.save(), self.control.task)
+        load_physics(self._physics, self._task.random, arrays)
         self.steps, self.total = int(arrays["steps"]), float(arrays["total"])
         self.over, self.seen = bool(arrays["over"]), np.array(arrays["seen"])
 
@@ -172,3 +178,54 @@ def _without_warnings() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def save_physics(physics: Any, random: np.random.RandomState) -> Arrays:
+    """The integrator's whole state, the sensors, what a task changed in the model, and its random numbers.
+
+    MuJoCo's mjSTATE_INTEGRATION holds time, positions, velocities, activations, the controls and the warm start of the
+    solver. Sensors of forces and accelerations were read before the last integration, so no state gives them back.
+    """
+    from mujoco import mjtState  # type: ignore[attr-defined]
+
+    _, words, at, has_spare, spare = random.get_state(legacy=True)  # 624 words, a place in them, a Gaussian number kept
+    return {
+        "physics": physics.get_state(int(mjtState.mjSTATE_INTEGRATION)),
+        "sensors": np.array(physics.data.sensordata),
+        **{f"model/{name}": np.array(getattr(physics.model, name)) for name in CHANGED},
+        "random/words": np.array(words),
+        "random/at": np.asarray(at, np.int64),
+        "random/has_spare": np.asarray(has_spare, np.int64),
+        "random/spare": np.asarray(spare, np.float64),
+    }
+
+
+def load_physics(physics: Any, random: np.random.RandomState, arrays: Mapping[str, np.ndarray]) -> None:
+    """Take over what `save_physics` gave for the same task."""
+    from mujoco import mj_step1, mjr_uploadHField, mjtState  # type: ignore[attr-defined]
+
+    same_terrain = np.array_equal(physics.model.hfield_data, arrays["model/hfield_data"])
+    for name in CHANGED:
+        getattr(physics.model, name)[...] = arrays[f"model/{name}"]
+    physics.set_state(arrays["physics"], int(mjtState.mjSTATE_INTEGRATION))
+    mj_step1(physics.model.ptr, physics.data.ptr)  # what follows from positions and velocities
+    physics.data.sensordata[:] = arrays["sensors"]
+    if not same_terrain:  # only in tasks that draw a terrain for each episode: the renderer has a copy of its own
+        with physics.contexts.gl.make_current() as gl:
+            gl.call(mjr_uploadHField, physics.model.ptr, physics.contexts.mujoco.ptr, 0)
+    spare = int(arrays["random/has_spare"]), float(arrays["random/spare"])
+    random.set_state(("MT19937", arrays["random/words"], int(arrays["random/at"]), *spare))
+
+
+def check_saved(arrays: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray], who: str) -> None:
+    """Refuse arrays that were saved from another task or with other settings."""
+    odd = sorted(set(arrays) ^ set(wanted))
+    if odd:
+        raise ValueError(f"What was saved does not fit {who}: {odd[0]} is only in one of the two.")
+    for name, now in wanted.items():
+        saved = np.asarray(arrays[name])
+        if saved.shape != now.shape or saved.dtype != now.dtype:
+            raise ValueError(
+                f"What was saved does not fit {who}: {name} is {saved.dtype}{list(saved.shape)} there and "
+                f"{now.dtype}{list(now.shape)} here. Make the task with the settings it was saved with."
+            )

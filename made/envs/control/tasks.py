@@ -1,15 +1,15 @@
 """What a control task is, by name, and how it is shown and stepped."""
 
 import functools
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 
 from made.core import Space, Spec
-from made.core.config import suggest
-from made.core.extras import install
+from made.core.config import COUNT, check_numbers, suggest
+from made.core.plugins import install
 from made.envs.control import rendering
 
 
@@ -81,9 +81,7 @@ class Control(eqx.Module):
     low_res_shadows: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
-        for name in ("repeat", "size", "stack"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{self.task}: {name} must be at least 1, got {getattr(self, name)}.")
+        check_numbers(self, {COUNT: ("repeat", "size", "stack")})
         if EPISODE % self.repeat:
             whole = ", ".join(str(n) for n in (1, 2, 4, 5, 8, 10))
             raise ValueError(
@@ -100,6 +98,14 @@ class Control(eqx.Module):
     def frame(self) -> tuple[int, int, int]:
         """The shape of one picture."""
         return (self.size, self.size, COLOURS)
+
+    def first_obs(self, frame: np.ndarray) -> np.ndarray:
+        """The observation at the start of an episode: its first frame, repeated. A state is returned as it is."""
+        return np.concatenate([frame] * self.stack, axis=-1) if self.pixels else frame
+
+    def next_obs(self, obs: np.ndarray, frame: np.ndarray) -> np.ndarray:
+        """The observation after one more frame, which replaces the oldest. A state is returned as it is."""
+        return np.concatenate([obs[..., COLOURS:], frame], axis=-1) if self.pixels else frame
 
     def spec(self, actions: int, numbers: int = 0) -> Spec:
         """What an agent may know: `actions` entries in [-1, 1], and pictures or a state of so many numbers."""
@@ -158,8 +164,5 @@ def check_name(name: str, suite: dict[str, tuple[str, str]]) -> None:
     every = [*CONTROL, *(one for one in (*SPARSE, *suite) if one not in CONTROL)]
     if domain is None:
         raise ValueError(f"There is no control task {name!r}.{suggest(name, every)}")
-    raise ValueError(f"{domain} has no task {name[len(domain) + 1 :]!r}. {_tasks_of(domain, every)}")
-
-
-def _tasks_of(domain: str, names: Sequence[str]) -> str:
-    return f"It has: {', '.join(sorted(one for one in names if one.startswith(f'{domain}_')))}."
+    tasks = ", ".join(sorted(one for one in every if one.startswith(f"{domain}_")))
+    raise ValueError(f"{domain} has no task {name[len(domain) + 1 :]!r}. It has: {tasks}.")

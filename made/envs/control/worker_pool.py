@@ -18,14 +18,11 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Shaped
 
 from made.core import Spec
-from made.envs.control import frame_stack, rendering, snapshot
-from made.envs.control.snapshot import Arrays
+from made.envs.control import rendering
+from made.envs.control.simulation import Arrays, check_saved
 from made.envs.control.tasks import Control
-from made.envs.control.worker_pipes import CONTEXT, WorkerPipes
-from made.envs.control.worker_pipes import WorkerError as WorkerError
-from made.envs.control.worker_process import SharedFrames, WorkerSpec
-
-PATIENCE = 300.0  # seconds to wait for an answer before a process is taken for lost
+from made.envs.control.worker_process import CONTEXT, SharedFrames, WorkerPipes, WorkerSpec
+from made.envs.control.worker_process import WorkerError as WorkerError
 
 
 class VectorStep(NamedTuple):
@@ -48,22 +45,14 @@ class WorkerPool:
     which are of one size and in the order of the seeds, share no process with others.
     """
 
-    def __init__(
-        self,
-        control: Control,
-        seeds: Sequence[int],
-        processes: int | None = None,
-        patience: float = PATIENCE,
-        parts: int = 1,
-    ):
-        if parts < 1 or len(seeds) % parts:
-            raise ValueError(f"{len(seeds)} seeds cannot be divided into {parts} parts of one size.")
+    def __init__(self, control: Control, seeds: Sequence[int], processes: int | None = None, *, parts: int = 1):
         most = max(parts, os.cpu_count() or 1)  # a process for each part at least
         count = min(len(seeds), most - most % parts) if processes is None else processes
-        if not 1 <= count <= len(seeds):
-            raise ValueError(f"{count} processes cannot share {len(seeds)} seeds: give each process at least one.")
-        if count % parts:
-            raise ValueError(f"{count} processes cannot be divided among {parts} parts: give each as many.")
+        if not 1 <= count <= len(seeds) or len(seeds) % parts or count % parts:
+            raise ValueError(
+                f"{len(seeds)} seeds cannot be divided among {count} processes in {parts} parts: give each process one "
+                "seed or more, and each part equally many seeds and processes."
+            )
         self.control, self.n_envs = control, len(seeds)
         each = np.array_split(np.arange(self.n_envs // parts), count // parts)
         ends = np.cumsum(parts * [len(part) for part in each]).tolist()
@@ -75,15 +64,14 @@ class WorkerPool:
         self._pictures = memory.array() if memory else None
         shared = self._split([int(seed) for seed in seeds])
         shares = [WorkerSpec(control, *one, memory, drawn_by) for one in zip(shared, self._places, strict=True)]
-        self._lines = WorkerPipes(shares, patience)
-        self._owed = [False] * count  # whether a process was sent actions and not heard since
+        self._lines = WorkerPipes(shares)
+        self._owed: set[int] = set()  # the processes whose replies to actions were not received yet
         first = self._lines.replies()
         self.spec: Spec = first[0].spec
         self._begin(first)
 
     def _begin(self, replies: list) -> None:
-        seen = self._shown("seen", replies, slice(None))
-        self._look(frame_stack.filled(seen, self.control.stack) if self.control.pixels else seen)
+        self._look(self.control.first_obs(self._shown("seen", replies, slice(None))))
 
     def _look(self, obs: np.ndarray) -> None:
         self._obs = [obs[self.place(part)] for part in range(len(self._of_part))]
@@ -140,30 +128,25 @@ class WorkerPool:
             )
         ends = [self._places[i].stop - place.start for i in who]
         self._lines.tell("step", np.split(actions, ends[:-1]), who)
-        self._owe(who, True)
+        self._owed.update(who)
 
     def receive(self, part: int | None = None) -> VectorStep:
         """What came of the actions sent before, to all or to a part; waits until they are done."""
         who, place = self._who(part), self.place(part)
-        if not all(self._owed[i] for i in who):
+        if not self._owed.issuperset(who):
             raise ValueError("WorkerPool.receive was called before send: send actions once for each receive.")
         replies = self._lines.replies(who)
-        self._owe(who, False)
+        self._owed.difference_update(who)
         reward, terminated, truncated, total = np.concatenate([reply.numbers for reply in replies], axis=1)
         frame, seen = self._shown("frame", replies, place), self._shown("seen", replies, place)
-        ended, now = (terminated + truncated) > 0, seen
-        if self.control.pixels:
-            now = frame_stack.pushed(self.obs if part is None else self._obs[part], seen)
-            now[ended] = frame_stack.filled(seen[ended], self.control.stack)
+        ended = (terminated + truncated) > 0
+        now = self.control.next_obs(self.obs if part is None else self._obs[part], seen)
+        now[ended] = self.control.first_obs(seen[ended])
         if part is None:
             self._look(now)
         else:
             self._obs[part] = now
         return VectorStep(frame, seen, reward.astype(np.float32), terminated > 0, truncated > 0, total)
-
-    def _owe(self, who: Sequence[int], owed: bool) -> None:
-        for i in who:
-            self._owed[i] = owed
 
     def step(self, actions: Shaped[np.ndarray, "N A"]) -> VectorStep:
         """`send` and `receive` in one."""
@@ -180,7 +163,7 @@ class WorkerPool:
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Go on from what `save` gave for the same task, settings and number of environments, to the bit."""
         self._check_idle("load")
-        snapshot.check(arrays, self.save(), f"{self.n_envs} environments of {self.control.task}")
+        check_saved(arrays, self.save(), f"{self.n_envs} environments of {self.control.task}")
         each: list[Arrays] = [{} for _ in range(self.n_envs)]
         for name, x in arrays.items():
             at, _, inner = name.partition("/")
@@ -206,6 +189,6 @@ class WorkerPool:
         if self._lines.failure is not None:
             raise self._lines.failure
         if not self._lines.open:
-            raise ValueError(f"WorkerPool.{what} was called after close: make new WorkerPool.")
-        if any(self._owed[i] for i in self._who(part)):
+            raise ValueError(f"WorkerPool.{what} was called after close: make a new one.")
+        if not self._owed.isdisjoint(self._who(part)):
             raise ValueError(f"WorkerPool.{what} was called between send and receive: receive first.")

@@ -9,28 +9,16 @@ from functools import partial
 from typing import Any
 
 from made.core.config import suggest
-from made.envs.minigrid.env import Grid
-from made.envs.minigrid.keycorridor import KeyCorridor
-from made.envs.minigrid.multiroom import MultiRoom
-from made.envs.minigrid.obstructedmaze import Maze, TwoRooms
-from made.envs.minigrid.small import DoorKey, Empty, FourRooms
-from made.envs.minigrid.tile_codes import Level, Maker
-
-__all__ = [
-    "GRIDS",
-    "DoorKey",
-    "Empty",
-    "FourRooms",
-    "Grid",
-    "KeyCorridor",
-    "Level",
-    "Maker",
-    "Maze",
-    "MultiRoom",
-    "TwoRooms",
-    "grid_ids",
-    "make_grid",
-]
+from made.envs.minigrid.env import Grid as Grid
+from made.envs.minigrid.multiroom import MultiRoom as MultiRoom
+from made.envs.minigrid.room_tasks import DoorKey as DoorKey
+from made.envs.minigrid.room_tasks import Empty as Empty
+from made.envs.minigrid.room_tasks import FourRooms as FourRooms
+from made.envs.minigrid.room_tasks import KeyCorridor as KeyCorridor
+from made.envs.minigrid.room_tasks import Maze as Maze
+from made.envs.minigrid.room_tasks import TwoRooms as TwoRooms
+from made.envs.minigrid.tile_codes import Level as Level
+from made.envs.minigrid.tile_codes import Maker as Maker
 
 
 def _task(maker: Callable[..., Maker], *sizes: Any, noisy_tv: bool = False, **kinds: Any) -> Callable[..., Grid]:

@@ -63,7 +63,8 @@ def play(task: str, seed: int = 0, keys: str | None = None) -> int:
     grid = make_grid(ids[task])
     terminal = keys is None and sys.stdin.isatty() and sys.stdout.isatty() and find_spec("termios") is not None
     print(f"{ids[task]}, seed {seed}\n{_HELP}")
-    source = keys if keys is not None else _pressed() if terminal else _piped()
+    piped = (key for line in sys.stdin for key in line.strip("\n"))
+    source = keys if keys is not None else _pressed() if terminal else piped
     game_loop(grid, jax.random.key(seed), source, colours=terminal)
     return 0
 
@@ -86,16 +87,11 @@ def game_loop(grid: Grid, key: jax.Array, keys: Iterable[str], colours: bool = F
             _show(grid, state, colours, ACTIONS[KEYS[pressed]])
             if not (seen.terminated or seen.truncated):
                 continue
-            print(_verdict(float(seen.reward), bool(seen.terminated), int(state.steps)))
+            how = "Won" if seen.reward > 0 else "Lost in the lava" if seen.terminated else "Out of time"
+            print(f"{how} after {int(state.steps)} steps: return {float(seen.reward):.3f}.")
         key, k_level = jax.random.split(key)
         state = jax.device_get(reset(k_level)[0])
         _show(grid, state, colours, "a new level")
-
-
-def _verdict(reward: float, terminated: bool, steps: int) -> str:
-    if reward > 0:
-        return f"Won after {steps} steps: return {reward:.3f}."
-    return f"{'Lost in the lava' if terminated else 'Out of time'} after {steps} steps: return 0."
 
 
 def _show(grid: Grid, state: GridState, colours: bool, word: str = "") -> None:
@@ -127,12 +123,6 @@ def _coloured(grid: Grid, state: GridState) -> str:
             tinted[int(state.x)] = f"\033[1;38;2;255;60;60;48;2;76;76;76m{signs[int(state.x)]}\033[22m"
         lines.append("".join(tinted) + "\033[0m")
     return "\n".join(lines)
-
-
-def _piped() -> Iterator[str]:
-    """The characters of the input, line by line."""
-    for line in sys.stdin:
-        yield from line.strip("\n")
 
 
 def _pressed() -> Iterator[str]:

@@ -1,18 +1,15 @@
-"""Pictures with MiniGrid's look: a state, a video of states, and a map of where an agent has been.
+"""Images with MiniGrid's look: a state, and a map of where an agent has been.
 
 A tile is drawn at three times its size, shape over shape, and averaged down, as the package does it, so that a picture
 here equals the package's `env.render()`.
 """
 
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 import jax
 import numpy as np
 
-from made.core import safe_files
 from made.envs.minigrid import tile_codes, views
 from made.envs.minigrid.env import Grid
 from made.envs.minigrid.tile_codes import VIEW, GridState
@@ -139,16 +136,14 @@ def draw(grid: Grid, state: GridState, size: int = TILE, highlight: bool = True)
     return np.concatenate(rows, axis=0)
 
 
-@cache
-def _lit(stride: int):
-    return jax.jit(lambda state: views.lit(views.window(state, stride)))
+_lit = jax.jit(lambda state, stride: views.lit(views.window(state, stride)), static_argnums=1)
 
 
 def seen_cells(grid: Grid, state: GridState) -> np.ndarray:
     """Which cells of the grid the agent sees, [row][column]."""
     height, width = grid.maker.height, grid.maker.width
     seen = np.zeros((height, width), bool)
-    lit = np.ones((VIEW, VIEW), bool) if grid.maker.see_through else np.asarray(_lit(tile_codes.stride(width))(state))
+    lit = np.ones((VIEW, VIEW), bool) if grid.maker.see_through else np.asarray(_lit(state, tile_codes.stride(width)))
     ahead = _AHEAD[int(state.direction)]
     right = np.array([-ahead[1], ahead[0]])
     for column, row in np.argwhere(lit):
@@ -156,24 +151,6 @@ def seen_cells(grid: Grid, state: GridState) -> np.ndarray:
         if 0 <= x < width and 0 <= y < height:
             seen[y, x] = True
     return seen
-
-
-def save_gif(
-    grid: Grid, states: Iterable[GridState], path: str | Path, size: int = TILE, seconds: float = 0.15
-) -> Path:
-    """States as an animated GIF, each shown for that long and the last one five times as long."""
-    from PIL import Image
-
-    path = Path(path)
-    if path.suffix.lower() != ".gif":
-        raise ValueError(f"save_gif writes animated GIFs, so the file must end in .gif; {path.name!r} does not.")
-    frames = [Image.fromarray(draw(grid, state, size)) for state in states]
-    if not frames:
-        raise ValueError("save_gif needs one state or more and was given none.")
-    shown = [round(1000 * seconds)] * (len(frames) - 1) + [round(5000 * seconds)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    frames[0].save(held := io.BytesIO(), "GIF", save_all=True, append_images=frames[1:], duration=shown, loop=0)
-    return safe_files.write_atomic(path, held.getvalue())
 
 
 def visit_map(grid: Grid, state: GridState, visits: np.ndarray, size: int = TILE) -> np.ndarray:

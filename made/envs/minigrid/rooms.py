@@ -7,6 +7,7 @@ function of a short row of words, and a batch of levels is that function under `
 A level in the making is its walls, which are known before anything is drawn, and `Things`: what was added so far.
 """
 
+import abc
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +15,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, UInt8, UInt32
+from jaxtyping import Array, Bool, Int, Key, UInt8, UInt32
 
-from made.envs.minigrid.tile_codes import BALL, BOX, CLOSED, DOWN, EMPTY, KEY, LEFT, LOCKED, RIGHT, UP, WALL, Level
+from made.envs.minigrid.tile_codes import CLOSED, DOWN, EMPTY, LEFT, LOCKED, RIGHT, UP, WALL, Level, Maker
 
 Number = Any  # an int, or a traced one
 Things = tuple[tuple[Number, Number], ...]  # (cell, code) each; a cell is counted along the rows of the grid
@@ -25,6 +26,19 @@ NOWHERE = np.int32(1 << 20)  # the cell of a thing that is not there
 STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))  # (dx, dy) of RIGHT, DOWN, LEFT, UP
 OPEN_WAY = np.uint32(0)  # in `connect_all`: rooms that are joined already
 NO_WAY = np.uint32(0xFFFFFFFF)  # in `connect_all`: rooms that must not be joined
+
+
+class WordMaker(Maker):
+    """Draws a level from a fixed number of 32-bit words."""
+
+    n_words: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def level(self, words: UInt32[Array, " w"]) -> Level:
+        """The level that these words stand for."""
+
+    def levels(self, key: Key[Array, ""], n: int) -> Level:
+        return jax.vmap(self.level)(jax.random.bits(key, (n, self.n_words)))
 
 
 def pick(word: UInt32[Array, "*b"], n: Number) -> Int[Array, "*b"]:
@@ -140,21 +154,15 @@ def free(things: Things, cells: Int[Array, " m"]) -> Bool[Array, " m"]:
 
 
 def place_in_room(
-    grid: RoomGrid,
-    things: Things,
-    i: Number,
-    j: Number,
-    code: Number,
-    word: UInt32[Array, ""],
-    agent: tuple[Number, Number] | None = None,
+    grid: RoomGrid, things: Things, i: Number, j: Number, code: Number, word: UInt32[Array, ""]
 ) -> Things:
-    """The things with one more, on a free cell within the walls of room (i, j) that is not next to the agent.
+    """The things with one more, on a free cell within the walls of room (i, j).
 
-    An agent not placed yet counts as in the middle of the grid.
+    It is not next to the middle of the grid, where the agent counts as being until it is placed.
     """
     cells = grid.inside(i, j)
-    far = grid.far(cells, *(agent or grid.middle))
-    return (*things, (cells[choose(word, free(things, cells) & far)], code))
+    allowed = free(things, cells) & grid.far(cells, *grid.middle)
+    return (*things, (cells[choose(word, allowed)], code))
 
 
 def put(things: Things, cell: Number, code: Number) -> Things:
@@ -165,23 +173,6 @@ def put(things: Things, cell: Number, code: Number) -> Things:
 def door(cell: Number, colour: Number, locked: bool = False, there: Number = True) -> tuple[Number, Number]:
     """A shut door as a thing, or nothing where `there` is false."""
     return jnp.where(there, cell, NOWHERE), (LOCKED if locked else CLOSED) + colour
-
-
-def add_distractors(
-    grid: RoomGrid,
-    things: Things,
-    known: Sequence[Number],
-    words: UInt32[Array, "m 3"],
-    agent: tuple[Number, Number] | None = None,
-) -> Things:
-    """The things with m more, none like another or like the codes `known`, each in a room drawn at random."""
-    kinds = jnp.asarray([kind + colour for kind in (KEY, BALL, BOX) for colour in range(6)])
-    for what, where, spot in words:
-        new = ~sum((kinds == code for code in known), jnp.zeros(kinds.shape, bool))
-        code, room = kinds[choose(what, new)], pick(where, grid.rows * grid.columns)
-        things = place_in_room(grid, things, room % grid.columns, room // grid.columns, code, spot, agent)
-        known = (*known, code)
-    return things
 
 
 def place_agent(
@@ -237,10 +228,7 @@ def connect_all(grid: RoomGrid, start: tuple[int, int], order: Sequence[UInt32[A
 
 
 def draw(
-    walls: np.ndarray | UInt8[Array, "H W"],
-    things: Things,
-    agent: tuple[Number, Number, Number],
-    target: Number,
+    walls: np.ndarray | UInt8[Array, "H W"], things: Things, agent: tuple[Number, Number, Number], target: Number
 ) -> Level:
     """The level: the walls, the things in their cells (no two in one, see `put`) and the agent."""
     cells = jnp.stack([jnp.asarray(cell, jnp.int32) for cell, _ in things])

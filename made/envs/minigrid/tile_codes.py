@@ -37,7 +37,6 @@ KEYBOX = 8 * 8  # + 8 * the key's colour + the box's colour
 CLOSED = 8 * 14
 LOCKED = 8 * 15
 WALL = 8 * 16 + GREY
-UNSEEN = 255  # only in views: a cell that the agent cannot see
 NO_TARGET = 255  # the target of a level that is won by reaching its goal
 
 STANDABLE_BELOW = KEY  # code < this: the agent may stand on it
@@ -52,11 +51,8 @@ _TYPES = (1, 8, 9, 3, 4, 5, 6, 7, 7, 7, 7, 7, 7, 7, 4, 4, 2)  # MiniGrid's objec
 _ONLY = {0: RED, 1: GREEN, 2: RED, 16: GREY}  # the colour of a kind that comes in one only
 
 
-def _known() -> np.ndarray:
-    codes = [8 * kind + colour for kind in range(len(KINDS)) for colour in range(6)]
-    known = np.zeros(256, bool)
-    known[[code for code in codes if _ONLY.get(code // 8, code % 8) == code % 8]] = True
-    return known
+_CODES = [8 * kind + colour for kind in range(len(KINDS)) for colour in range(6) if _ONLY.get(kind, colour) == colour]
+KNOWN = np.isin(np.arange(256), _CODES)  # which bytes are the code of something
 
 
 def _encoding() -> np.ndarray:
@@ -67,8 +63,7 @@ def _encoding() -> np.ndarray:
     return table
 
 
-KNOWN = _known()  # [256] which bytes are the code of something
-ENCODING = _encoding()  # [256, 3] MiniGrid's (object, colour, state) of each code; zeros for the others and UNSEEN
+ENCODING = _encoding()  # [256, 3] MiniGrid's (object, colour, state) of each code; zeros for the others
 
 
 def name(code: int) -> str:
@@ -141,58 +136,6 @@ def unpack(packed: UInt8[Array | np.ndarray, "*n C"], height: int, width: int) -
 
 def _multiple(n: int, of: int) -> int:
     return -(-n // of) * of
-
-
-def check_level(level: Level) -> None:
-    """Refuse one level, given by hand, that the dynamics cannot play; they themselves check nothing."""
-    grid = np.asarray(level.grid)
-    if grid.ndim != 2 or min(grid.shape) < 3 or max(grid.shape) > 127 or not np.issubdtype(grid.dtype, np.integer):
-        raise ValueError(
-            f"A grid is rows and columns of codes, 3 to 127 of each, and this one has shape {grid.shape} and type "
-            f"{grid.dtype}; check_level takes one level, without leading axes."
-        )
-    height, width = grid.shape
-    bad = [(x, y) for y, x in np.argwhere((grid < 0) | (grid > 255) | ~KNOWN[grid & 255])]
-    if bad:
-        x, y = bad[0]
-        raise ValueError(
-            f"The cell in column {x}, row {y} holds {grid[y, x]}, which is the code of nothing; build codes from the "
-            "names in made.envs.minigrid.tile_codes, such as KEY + RED."
-        )
-    x, y, direction, target = (int(v) for v in (level.x, level.y, level.direction, level.target))
-    if not (0 <= x < width and 0 <= y < height and 0 <= direction < 4):
-        raise ValueError(
-            f"The agent's column, row and direction are {x}, {y}, {direction}; they must be inside {width} columns and "
-            f"{height} rows, and 0 to 3 (right, down, left, up)."
-        )
-    if grid[y, x] >= STANDABLE_BELOW:
-        raise ValueError(f"The agent cannot start in column {x}, row {y}: there is a {name(int(grid[y, x]))}.")
-    if target != NO_TARGET and not (STANDABLE_BELOW <= target < OPAQUE_FROM and KNOWN[target]):
-        raise ValueError(
-            f"The target is {target}, {name(target)}; it must be a key, a ball or a box, or NO_TARGET for a level that "
-            "is won at its goal."
-        )
-    edge = _leak(grid, x, y)
-    if edge:
-        raise ValueError(
-            f"The agent can reach the edge of the grid at column {edge[0]}, row {edge[1]}, and would walk off it: "
-            "close the outer wall."
-        )
-
-
-def _leak(grid: np.ndarray, x: int, y: int) -> tuple[int, int] | None:
-    """A cell of the edge to which no wall bars the way (doors and objects can be moved), or None."""
-    height, width = grid.shape
-    seen, waiting = {(x, y)}, [(x, y)]
-    while waiting:
-        x, y = waiting.pop()
-        if x in (0, width - 1) or y in (0, height - 1):
-            return x, y
-        for cell in ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1)):
-            if cell not in seen and grid[cell[1], cell[0]] != WALL:
-                seen.add(cell)
-                waiting.append(cell)
-    return None
 
 
 class Maker(eqx.Module):

@@ -34,13 +34,8 @@ def _shadow(light: np.ndarray, clear: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return light, ahead
 
 
-def _shadows() -> np.ndarray:
-    light, clear = np.meshgrid(np.arange(128), np.arange(128), indexing="ij")
-    seen, ahead = _shadow(light, clear)
-    return (seen | (ahead << VIEW)).astype(np.uint16).reshape(-1)
-
-
-_SHADOWS = _shadows()  # [light * 128 + clear] -> seen | light of the next row << 7
+_SEEN, _NEXT = _shadow(*np.meshgrid(np.arange(128), np.arange(128), indexing="ij"))
+_SHADOWS = (_SEEN | (_NEXT << VIEW)).astype(np.uint16).reshape(-1)  # [light * 128 + clear] -> seen | next light << 7
 
 
 def window(state: GridState, stride: int) -> UInt8[Array, "7 7"]:

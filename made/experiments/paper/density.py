@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from made.bonuses.count import NoBonus
-from made.bonuses.densities.factorized import Factorized
-from made.bonuses.densities.recent_counts import HashedRecentCounts
+from made.bonuses.densities.recent_counts import Factorized, HashedRecentCounts
 from made.bonuses.densities.vae import ACTIVE, VAE
 from made.bonuses.release import ReleasedVAE
 from made.core import Agent, Density, Environment, Transition, hashing, ring_buffer

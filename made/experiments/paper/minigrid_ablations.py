@@ -7,7 +7,7 @@ from typing import Any
 from made.agents.impala import IMPALA
 from made.agents.policy_net import LAYOUTS, Layout
 from made.bonuses import VAE, HashedRecentCounts, Standardized
-from made.bonuses.calibrated import Calibrated
+from made.bonuses.combinators import Calibrated
 from made.bonuses.densities.recent_counts import SuccessorDensity
 from made.core import Bonus
 from made.core.trial import Trial

@@ -14,8 +14,7 @@ import numpy as np
 from made.agents.impala import IMPALA
 from made.agents.policy_net import LAYOUTS, Layout
 from made.bonuses.amigo import AMIGo
-from made.bonuses.calibrated import Calibrated
-from made.bonuses.combinators import FirstVisit
+from made.bonuses.combinators import Calibrated, FirstVisit
 from made.bonuses.release import ReleasedRND, made_released
 from made.core import Bonus
 from made.envs.minigrid import make_grid

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Int64, PyTree
 
 from made.core import Metrics, Spec, Transition, trees
-from made.envs.control.snapshot import Arrays
+from made.envs.control.simulation import Arrays
 from made.envs.control.worker_pool import WorkerError, WorkerPool
 from made.training import checkpoint, compile_cache
 from made.training.backends import Backend, LogRecord, compiled_envs

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from made.core import Metrics, Transition, trees
-from made.envs.external.host_env import Hosted
+from made.envs.host_env import Hosted
 from made.training import memory, sharding
 from made.training.backends import Backend, LogRecord, compiled_envs
 from made.training.host.bonus import HostBonus, HostRollout

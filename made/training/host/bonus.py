@@ -14,12 +14,12 @@ from jaxtyping import PyTree
 
 from made.bonuses import make_bonus
 from made.core import Agent, Bonus, EpisodeNote, Space, Spec, Transition, require_fields, trees
-from made.envs.external.host_env import HostEnvironment as HostEnvironment
-from made.envs.external.host_env import space_of as space_of
-from made.envs.external.host_env import spec_of
-from made.envs.external.host_env import true_successor as true_successor
+from made.envs.host_env import HostEnvironment as HostEnvironment
+from made.envs.host_env import space_of as space_of
+from made.envs.host_env import spec_of
+from made.envs.host_env import true_successor as true_successor
 from made.training import checkpoint_file
-from made.training.host import arrays, calls, validation
+from made.training.host import arrays, calls
 
 
 class HostBonus:
@@ -57,19 +57,19 @@ class HostBonus:
         if on_bad not in ("refuse", "report"):
             raise ValueError(f"on_bad is 'refuse' or 'report', not {on_bad!r}.")
         self.bonus = bonus_of(bonus)
-        self.spec = validation.carried(spec if horizon is None else spec._replace(horizon=horizon))
+        self.spec = arrays.carried(spec if horizon is None else spec._replace(horizon=horizon))
         self.n_envs, self.on_bad, self.bad = int(n_envs), on_bad, 0
         self.key, k_init = jax.random.split(jax.random.key(seed or 0))
         self.state, self._blank = self._fresh(k_init, state)
         self.memory, self.note, self._like = self._blank, None, None
-        self._calls, self._floats = calls.calls(self.bonus, self.spec, self.n_envs), validation.has_floats(self.spec)
+        self._calls = calls.calls(self.bonus, self.spec, self.n_envs)
 
     def _fresh(self, key, state: PyTree) -> tuple[PyTree, PyTree]:
         """The state and the blank memories of all environments."""
         bonus, spec = self.bonus, self.spec
         try:
             state = bonus.init(key, spec._replace(goal=bonus.memory.goal(spec))) if state is None else state
-            blank = calls.empty_notes(bonus, spec, self.n_envs)
+            blank = calls.repeated(bonus.memory.blank(spec), self.n_envs)
         except (TypeError, AttributeError, IndexError) as error:
             raise ValueError(
                 f"{type(bonus).__name__} cannot read observations {spec.obs} with actions {spec.action}: {error}"
@@ -83,7 +83,7 @@ class HostBonus:
 
     def begin(self, obs: PyTree, where: Any) -> None:
         """Begin an episode in those environments alone, for loops that see it only one step after the end."""
-        taken, where = self._kept(obs, self.spec.obs, "observations"), validation.flags(where, self.n_envs, "where")
+        taken, where = self._kept(obs, self.spec.obs, "observations"), arrays.flags(where, self.n_envs, "where")
         changed = self._calls.begin(self.state, self.memory, self._noted(), self.key, taken, where)
         self.memory, self.note, self.key = changed
 
@@ -94,16 +94,13 @@ class HostBonus:
         All is copied, since many environments write the next step into the same arrays.
         """
         note, seen = self._noted(), self.spec.obs
-        ends = (
-            validation.flags(terminated, self.n_envs, "terminated"),
-            validation.flags(truncated, self.n_envs, "truncated"),
-        )
+        ends = (arrays.flags(terminated, self.n_envs, "terminated"), arrays.flags(truncated, self.n_envs, "truncated"))
         if reset_obs is None and (ends[0] | ends[1]).any():
             raise ValueError("An episode ended, so HostBonus.step needs reset_obs, the first observation after it.")
         step = Transition(
             self._kept(obs, seen, "observations"),
             self._kept(action, self.spec.action, "actions"),
-            validation.copy_checked(reward, Space((), np.float32), self.n_envs, "rewards"),
+            arrays.copy_checked(reward, Space((), np.float32), self.n_envs, "rewards"),
             self._kept(next_obs, seen, "successors"),
             *ends,
         )
@@ -116,29 +113,28 @@ class HostBonus:
 
     def reward(self, batch: Transition, value: Any = None) -> Any:
         """The bonus of each transition, as NumPy, or as a tensor where tensors came in."""
-        validation.check_batch(batch, "reward")
+        arrays.check_batch(batch, "reward")
         require_fields(self.bonus, batch, value)
         like = arrays.tensor_in(batch)
         value = None if value is None else arrays.to_jax(value)
-        paid, bad = self._calls.reward(self.state, validation.batch_of(batch, self.spec), value)
-        if self._floats and int(bad):
+        paid, bad = self._calls.reward(self.state, arrays.batch_of(batch, self.spec), value)
+        if int(bad):
             self._refuse_bad()
             self.bad += int(bad)
         return arrays.as_kind(paid, self._like if like is None else like)
 
     def update(self, batch: Transition) -> dict[str, float]:
         """Learn from a batch [T, N, ...]; returns the bonus's metrics."""
-        validation.check_batch(batch, "update", axes=2)
+        arrays.check_batch(batch, "update", axes=2)
         require_fields(self.bonus, batch, jnp.zeros(()))  # values are asked for by `reward` alone
-        batch, counted = validation.batch_of(batch, self.spec), {}
-        if self._floats:
-            bad = np.asarray(self._calls.spoilt(batch))
-            counted = {"bad": float(bad.sum())} if self.on_bad == "report" else {}
-            if bad.any():
-                self._refuse_bad()
-                if bad.all():
-                    return counted
-                batch = calls.without(bad, batch)  # of another size, so this update compiles anew
+        batch = arrays.batch_of(batch, self.spec)
+        bad = np.asarray(self._calls.spoilt(batch))
+        counted = {"bad": float(bad.sum())} if self.on_bad == "report" else {}
+        if bad.any():
+            self._refuse_bad()
+            if bad.all():
+                return counted
+            batch = calls.without(bad, batch)  # of another size, so this update compiles anew
         self.state, metrics, self.key = self._calls.update(self.state, batch, self.key)
         jax.block_until_ready(self.state)  # arrays that were read in place may be written to once this returns
         return {**{name: float(x) for name, x in metrics.items()}, **counted}
@@ -163,18 +159,18 @@ class HostBonus:
         whole = {"state": self.state, "key": self.key, "bad": np.int64(0)}
         if not began:
             return whole
-        zeros = lambda space: jnp.zeros((self.n_envs, *space.shape), space.dtype)  # noqa: E731
-        first = jax.tree.map(zeros, self.spec.obs, is_leaf=validation.is_space)
-        memory, note, _ = jax.eval_shape(self._calls.reset, self.state, self.key, first)
+        memory, note, _ = jax.eval_shape(self._calls.reset, self.state, self.key, self._zeros(self.spec.obs))
         return {**whole, "memory": memory, "note": note}
 
     def step_template(self) -> Transition:
         """The shape of what `observe` returns."""
-        zeros = lambda space: np.zeros((self.n_envs, *space.shape), space.dtype)  # noqa: E731
-        obs, action = jax.tree.map(zeros, (self.spec.obs, self.spec.action), is_leaf=validation.is_space)
+        obs, action = self._zeros(self.spec.obs), self._zeros(self.spec.action)
         off, note = jnp.zeros(self.n_envs, bool), self.template(True)["note"]
         step = Transition(obs, action, jnp.zeros(self.n_envs), obs, off, off)
         return jax.eval_shape(self._calls.observe, self.state, self._blank, note, self.key, step, obs)[0]
+
+    def _zeros(self, spaces: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: np.zeros((self.n_envs, *x.shape), x.dtype), spaces, is_leaf=arrays.is_space)
 
     def restore(self, tree: dict[str, PyTree]) -> None:
         """Take over what `tree` gave."""
@@ -194,13 +190,13 @@ class HostBonus:
 
     def _refuse_bad(self) -> None:
         if self.on_bad == "refuse":
-            raise ValueError(validation.BAD)
+            raise ValueError(arrays.BAD)
 
     def _kept(self, given: PyTree, space: PyTree, what: str) -> PyTree:
         tensor = arrays.tensor_in(given)
         self._like = self._like if tensor is None else tensor.new_empty(0)
-        taken = validation.copy_checked(given, space, self.n_envs, what)
-        if self._floats and not validation.finite(taken):
+        taken = arrays.copy_checked(given, space, self.n_envs, what)
+        if not arrays.finite(taken):
             self._refuse_bad()
         return taken
 
@@ -210,16 +206,11 @@ def bonus_of(given: Any) -> Bonus:
     if isinstance(given, Bonus):
         return given
     if isinstance(given, str):
-        return bonus_named(given)
+        return make_bonus(given)
     if callable(given):
         name, what = getattr(given, "__qualname__", "it"), "class" if isinstance(given, type) else "function"
         raise ValueError(f"The bonus is the {what} {name}, but an object is needed: pass {name}().")
     raise ValueError(f"The bonus must be a Bonus or a name such as 'rnd', not a {type(given).__name__}.")
-
-
-def bonus_named(name: str) -> Bonus:
-    """A bonus of the registry with its default settings."""
-    return make_bonus(name)
 
 
 _join = jax.jit(trees.stack)  # as one program: a rollout is hundreds of arrays
@@ -240,7 +231,7 @@ class HostRollout:
     def begin(self, seed: int) -> None:
         """Begin an episode everywhere; those in flight are left and counted nowhere."""
         n, self.key = self.env.n_envs, jax.random.key(seed)
-        self.carry = calls.first_carries(self.agent, self.env.spec, n)
+        self.carry = calls.repeated(self.agent.carry(self.env.spec), n)
         self.obs, _ = self.env.venv.reset(seed=seed)
         self.total, self.length, self.ended = np.zeros(n), np.zeros(n, int), np.ones(n, bool)
         self.returns: list[float] = []
@@ -263,7 +254,7 @@ class HostRollout:
         return returns, lengths
 
     def _step(self, agent_state: PyTree, explore: bool) -> Transition:
-        obs = validation.copy_checked(self.obs, self.env.spec.obs, self.env.n_envs, "observations")
+        obs = arrays.copy_checked(self.obs, self.env.spec.obs, self.env.n_envs, "observations")
         goal = self.bonus.note.goal  # type: ignore[union-attr]
         decided = self._act(agent_state, self.key, self.carry, self.ended, obs, goal, explore=explore)
         self.key, self.carry, action, extras = decided

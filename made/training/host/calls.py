@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,38 +24,31 @@ class CompiledCalls(NamedTuple):
     spoilt: Callable  # (batch) -> which entries hold NaN or infinity
 
 
-class _Same(NamedTuple):
-    """A spec that can be a key: specs that print the same are the same, and dictionaries have no hash."""
+def _compiled_once(build: Callable[..., Any]) -> Callable[..., Any]:
+    """`build(thing, spec, n)`, once for equal arguments. What holds arrays has no hash and is built each time."""
+    specs: dict[str, Spec] = {}  # by their text, since dictionaries have no hash
+    shared = functools.lru_cache(maxsize=32)(lambda thing, text, n: build(thing, specs[text], n))
 
-    spec: Spec
+    @functools.wraps(build)
+    def get(thing: Any, spec: Spec, n: int) -> Any:
+        specs[repr(spec)] = spec
+        try:
+            return shared(thing, repr(spec), n)
+        except TypeError:
+            return build(thing, spec, n)
 
-    def __hash__(self) -> int:
-        return hash(repr(self.spec))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and repr(self.spec) == repr(other.spec)
+    return get
 
 
+def repeated(tree: PyTree, n: int) -> PyTree:
+    """The same for each of n environments: leaves [n, ...]."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), tree)
+
+
+@_compiled_once
 def calls(bonus: Bonus, spec: Spec, n: int) -> CompiledCalls:
-    """The calls of one bonus over n environments; compiled once for equal bonuses, so that more seeds cost no more."""
-    try:
-        return _shared(bonus, _Same(spec), n)
-    except TypeError:  # a bonus that holds arrays has no hash
-        return _built(bonus, spec, n)
-
-
-def empty_notes(bonus: Bonus, spec: Spec, n: int) -> PyTree:
-    """The memories of n environments before their first observation."""
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), bonus.memory.blank(spec))
-
-
-@functools.lru_cache(maxsize=32)
-def _shared(bonus: Bonus, same: _Same, n: int) -> CompiledCalls:
-    return _built(bonus, same.spec, n)
-
-
-def _built(bonus: Bonus, spec: Spec, n: int) -> CompiledCalls:
-    blank = empty_notes(bonus, spec, n)
+    """The calls of one bonus over n environments, compiled once for equal bonuses."""
+    blank = repeated(bonus.memory.blank(spec), n)
 
     def remember(state, memory, obs, key, note: EpisodeNote | None = None) -> tuple[PyTree, EpisodeNote]:
         """What is seen enters the memories; an observation that is NaN or infinite leaves them as they are."""
@@ -90,37 +83,22 @@ def _built(bonus: Bonus, spec: Spec, n: int) -> CompiledCalls:
     return CompiledCalls(*map(jax.jit, (reset, begin, observe, reward, update, bad_steps)))
 
 
+@_compiled_once
 def decisions(agent: Agent, spec: Spec, n: int) -> Callable:
     """The decisions of an agent in n environments, compiled once for equal agents.
 
         (state, key, carry, began, obs, goal, explore) -> key, carry, actions, extras
 
-    Where an episode has just begun the recurrent state is blank, whatever was carried.
+    Where an episode has just begun, the recurrent state is that of `agent.carry`, whatever was carried.
     """
-    try:
-        return _same_decisions(agent, _Same(spec), n)
-    except TypeError:  # an agent that holds arrays has no hash
-        return _decisions(agent, spec, n)
 
-
-@functools.lru_cache(maxsize=32)
-def _same_decisions(agent: Agent, same: _Same, n: int) -> Callable:
-    return _decisions(agent, same.spec, n)
-
-
-def _decisions(agent: Agent, spec: Spec, n: int) -> Callable:
     def decide(state, key, carry, began, obs, goal, explore: bool):
         key, k_act = jax.random.split(key)
-        carry = trees.select(began, first_carries(agent, spec, n), carry)
+        carry = trees.select(began, repeated(agent.carry(spec), n), carry)
         one = lambda c, o, g, k: agent.act(state, c, o, g, k, explore=explore)  # noqa: E731
         return key, *jax.vmap(one)(carry, obs, goal, jax.random.split(k_act, n))
 
     return jax.jit(decide, static_argnames="explore")
-
-
-def first_carries(agent: Agent, spec: Spec, n: int) -> PyTree:
-    """The recurrent states of n environments at the start of an episode."""
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), agent.carry(spec))
 
 
 def _floating(x: Array) -> bool:

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from bonuses.programs import fed
 
-from made.bonuses.calibrated import bonus_strength
+from made.bonuses.combinators import bonus_strength
 from made.bonuses.count import Count
-from made.bonuses.densities.factorized import Factorized
-from made.bonuses.densities.recent_counts import HashedRecentCounts, RecentCounts, Standardized
+from made.bonuses.densities.recent_counts import Factorized, HashedRecentCounts, RecentCounts, Standardized
 from made.bonuses.made import MADE
 from made.core import Density, Space, Spec, Transition, state_action_grid
 
@@ -178,7 +177,7 @@ def test_no_factor_overflows(extreme):
 
 
 def test_standardised_takes_positive_numbers():
-    with pytest.raises(ValueError, match=r"clip=0"):
+    with pytest.raises(ValueError, match="as clip, got 0"):
         Standardized(Given(), clip=0.0)
 
 

@@ -7,7 +7,7 @@ from gymnasium.utils.env_checker import check_env
 
 from made.envs.control import Control
 from made.envs.control.gym_env import ControlEnv
-from made.envs.external.host_env import spec_of
+from made.envs.host_env import spec_of
 
 
 def test_gymnasiums_own_checks_pass(drawn):
@@ -45,7 +45,7 @@ def test_with_a_stack_of_one_an_observation_is_a_frame(drawn):
 
 def test_its_spec_is_that_of_its_spaces(suite):
     env = ControlEnv("walker_walk", pixels=False)
-    assert env.made_spec == spec_of(env.observation_space, env.action_space, horizon=500)
+    assert env.made_spec == spec_of(env.observation_space, env.action_space)._replace(horizon=500)
     assert env.reset()[0].shape == env.made_spec.obs.shape == (24,)
 
 

@@ -43,9 +43,9 @@ def test_a_spec_says_what_an_agent_may_know():
     ("settings", "message"),
     [
         ({"repeat": 3}, "repeat=3 does not divide an episode of 1000 steps.*such as 1, 2, 4"),
-        ({"repeat": 0}, "repeat must be at least 1, got 0"),
-        ({"size": 0}, "size must be at least 1"),
-        ({"stack": -1}, "stack must be at least 1"),
+        ({"repeat": 0}, "at least 1 as repeat, got 0"),
+        ({"size": 0}, "at least 1 as size"),
+        ({"stack": -1}, "at least 1 as stack"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, message):

@@ -9,12 +9,13 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
+from envs.minigrid.level_check import check_level
 from envs.minigrid.levels_features import compare, compare_maps, from_row, from_text, histogram, maps, numbers
 from envs.minigrid.levels_record import DATA, draw
 from envs.minigrid.planner import returned, solve
 
 from made.envs.minigrid import GRIDS, make_grid
-from made.envs.minigrid.tile_codes import Level, check_level
+from made.envs.minigrid.tile_codes import Level
 
 TASKS = [task for task in GRIDS if "NoisyTV" not in task]  # the levels of that one are those of MultiRoom-N7-S4
 N_OURS, N_SOLVED = 4000, 60

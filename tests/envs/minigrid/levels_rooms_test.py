@@ -8,14 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from envs.minigrid import oracle
-from envs.minigrid.levels_features import compare, compare_maps, histogram, maps, numbers, stack
 from envs.minigrid.levels_record import package
-from minigrid.core.mission import MissionSpace
-from minigrid.core.roomgrid import RoomGrid as PackageRoomGrid
 
 from made.envs.minigrid import GRIDS, DoorKey, Empty, KeyCorridor, Maze, make_grid, rooms
 from made.envs.minigrid.rooms import NO_WAY, OPEN_WAY, RoomGrid
-from made.envs.minigrid.tile_codes import NO_TARGET, Level
 
 
 def test_picks_are_floors_of_fractions():
@@ -71,46 +67,6 @@ def test_doors_are_added_until_all_rooms_are_connected(grid):
     found = jax.jit(jax.vmap(lambda row: jnp.stack(rooms.connect_all(grid, (1, 1), list(row)))))(jnp.asarray(order))
     np.testing.assert_array_equal(found, [connected(grid, (1, 1), row) for row in order])
     assert 0.2 < np.asarray(found).mean() < 0.8
-
-
-class Distracted(PackageRoomGrid):
-    """A room grid of the package with nothing but distractors."""
-
-    def __init__(self):
-        space = MissionSpace(mission_func=lambda: "")
-        super().__init__(mission_space=space, room_size=6, num_rows=2, num_cols=2)
-
-    def _gen_grid(self, width, height):
-        super()._gen_grid(width, height)
-        self.place_agent(1, 0)
-        self.add_distractors(num_distractors=4)
-
-
-def distracted(words) -> Level:
-    grid = RoomGrid(6, 2, 2)
-    agent = rooms.place_agent(grid.walls(), grid, (), 1, 0, words[0])
-    things = rooms.add_distractors(grid, (), (), words[1:].reshape(4, 3), agent[:2])
-    return rooms.draw(grid.walls(), things, agent, NO_TARGET)
-
-
-def test_distractors_are_as_in_the_package():
-    env, theirs = Distracted(), []
-    for seed in range(1500):
-        env.reset(seed=seed)
-        theirs.append(oracle.level_of(env))
-    theirs = stack(theirs)
-    ours = jax.jit(jax.vmap(distracted))(jax.random.bits(jax.random.key(0), (4000, 13)))
-    ours = Level(*(np.asarray(leaf) for leaf in ours))
-    here, there = numbers("", ours), numbers("", theirs)
-    assert here.keys() == there.keys()
-    values = {name: compare(histogram(here[name]), histogram(there[name])) for name in here}
-    for name, counts in maps("", ours).items():
-        cells = compare_maps(counts, 4000, maps("", theirs)[name], 1500)
-        values |= {f"{name} in cell {i}": p for i, p in enumerate(cells)}
-    things = np.sort(ours.grid.reshape(4000, -1))[:, ::-1]
-    things = things[:, (things[0] >= 8 * 16).sum() :][:, :4]
-    assert all(len(set(row)) == 4 for row in things.tolist())
-    assert len(values) > 100 and min(values.values()) > 0.001 / len(values), min(values.items(), key=lambda v: v[1])
 
 
 def test_the_table_has_the_package_s_tasks():

@@ -44,25 +44,6 @@ def test_without_highlight_and_at_another_size():
     assert np.array_equal(render.draw(grid, state, size=20, highlight=False), env.get_frame(False, 20))
 
 
-def test_a_film_has_a_frame_for_each_state(tmp_path):
-    from PIL import Image
-
-    env, grid, state = _pair("MiniGrid-DoorKey-5x5-v0", 0, False)
-    turned = state._replace(direction=np.int8((state.direction + 1) % 4))
-    path = render.save_gif(grid, [state, turned, state], tmp_path / "new" / "turn.gif", size=16)
-    with Image.open(path) as video:
-        assert (video.n_frames, video.size) == (3, (16 * env.width, 16 * env.height))
-        video.seek(1)
-        assert np.abs(np.asarray(video.convert("RGB")).astype(int) - render.draw(grid, turned, 16)).mean() < 2
-
-
-@pytest.mark.parametrize(("states", "name", "word"), [(0, "a.gif", "none"), (1, "a.png", ".gif")])
-def test_a_film_of_nothing_or_to_another_format_is_refused(tmp_path, states, name, word):
-    _, grid, state = _pair("MiniGrid-DoorKey-5x5-v0", 0, False)
-    with pytest.raises(ValueError, match=word):
-        render.save_gif(grid, [state] * states, tmp_path / name)
-
-
 def test_a_visit_map_tints_what_was_visited_and_nothing_else():
     _, grid, state = _pair("MiniGrid-Empty-5x5-v0", 0, False)
     visits = np.zeros((5, 5), int)

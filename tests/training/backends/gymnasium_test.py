@@ -24,7 +24,7 @@ from made.cli import main, transfer
 from made.cli.build import environment
 from made.core import Agent, trees
 from made.core.config import to_dict
-from made.envs.external.host_env import Hosted
+from made.envs.host_env import Hosted
 from made.envs.minigrid import Grid
 from made.envs.registry import make
 from made.training import evaluation, sharding, train_loop

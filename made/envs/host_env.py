@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from made.core import Environment, Space, Spec
-from made.core.extras import install
+from made.core.plugins import install
 from made.envs.minigrid import GRIDS
 
 SOURCES = ("gym", "envpool")
@@ -43,13 +43,13 @@ def space_of(space: Any) -> PyTree:
     )
 
 
-def spec_of(obs_space: Any, action_space: Any, horizon: int | None = None) -> Spec:
+def spec_of(obs_space: Any, action_space: Any) -> Spec:
     """The Spec of one environment from its Gymnasium spaces, or from our own."""
     action = action_space if isinstance(action_space, Space) else space_of(action_space)
     if not isinstance(action, Space):
         raise ValueError(f"The action space {action_space} has parts: a bonus reads Discrete, MultiDiscrete or Box.")
     ours = isinstance(obs_space, Space) or (isinstance(obs_space, dict) and _all_spaces(obs_space))
-    return Spec(obs_space if ours else space_of(obs_space), action, horizon=horizon)
+    return Spec(obs_space if ours else space_of(obs_space), action)
 
 
 def _all_spaces(tree: Any) -> bool:
@@ -88,6 +88,14 @@ def true_successor(after: PyTree, info: dict[str, Any], done: np.ndarray) -> PyT
     return replace_rows(after, list(info["final_obs"]), done)
 
 
+def final_info(obs: PyTree, done: np.ndarray) -> dict[str, Any]:
+    """The last observations of ended episodes, in the form of Gymnasium's own vector environments."""
+    final = np.full(len(done), None, object)
+    for i in np.flatnonzero(done):
+        final[i] = jax.tree.map(lambda x, i=i: np.array(x[i]), obs)
+    return {"final_obs": final, "_final_obs": done.copy(), "final_info": {}, "_final_info": done.copy()}
+
+
 def replace_rows(rows: PyTree, others: list, where: np.ndarray) -> PyTree:
     """`rows` with the entries of `others` where `where` is set; observations may be dictionaries."""
     if isinstance(rows, dict):
@@ -110,7 +118,7 @@ class Hosted(Environment):
     def vector(self, n: int) -> HostEnvironment:
         """n of them side by side."""
         if self.source == "envpool":
-            from made.envs.external.envpool_grids import EnvPoolGrids
+            from made.envs.host_grids import EnvPoolGrids
 
             venv = EnvPoolGrids(self.task, n)
             horizon = venv.max_steps
@@ -146,7 +154,7 @@ def _gym(task: str, n: int):
     from gymnasium.vector import AutoresetMode
 
     if task.startswith("MiniGrid-"):
-        from made.envs.external.farama import package_envs
+        from made.envs.host_grids import package_envs
 
         try:
             venv = package_envs(task, n)

@@ -13,9 +13,9 @@ from made.agents import PPO
 from made.agents.policy_net import LAYOUTS
 from made.bonuses import NoBonus
 from made.core import hashing
-from made.envs.external import host_env
-from made.envs.external.envpool_grids import Changes, EnvPoolGrids, pool_task
-from made.envs.external.host_env import Hosted, hosted
+from made.envs import host_env
+from made.envs.host_env import Hosted, hosted
+from made.envs.host_grids import Changes, EnvPoolGrids, pool_task
 from made.training.host.bonus import HostBonus, HostEnvironment, HostRollout
 
 N = 3

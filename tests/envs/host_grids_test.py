@@ -7,8 +7,8 @@ import pytest
 from envs.minigrid import oracle
 from minigrid.core.world_object import Ball, Box, Key, WorldObj
 
-from made.envs.external.farama import ShowState, code_of, package_envs, register_rooms
-from made.envs.external.host_env import space_of
+from made.envs.host_env import space_of
+from made.envs.host_grids import ShowState, code_of, package_envs, register_rooms
 from made.envs.minigrid import make_grid, tile_codes, views
 
 

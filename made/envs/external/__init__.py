@@ -1,1 +1,0 @@
-"""Environments of other packages: Gymnasium, EnvPool and Farama's MiniGrid."""
