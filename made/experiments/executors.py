@@ -93,10 +93,11 @@ def work(task: Task) -> Result:
     study = Study(experiment(task.experiment), Scale(task.scale), task.settings)
     if unknown := [label for label, _ in task.jobs if label not in study.trials]:
         return Result([], {}, f"a worker has no configuration {unknown[0]!r}: install the driver's version of made")
-    root = Path(task.store)
-    if not (root / MARKER).exists():  # this machine does not see the store
-        root = Path(tempfile.mkdtemp(prefix="made-"))
-    return run_trials(Group(study, task.jobs), root, until=time.monotonic() + task.deadline - time.time())
+    with contextlib.ExitStack() as stack:
+        root = Path(task.store)
+        if not (root / MARKER).exists():  # this machine does not see the store
+            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="made-")))
+        return run_trials(Group(study, task.jobs), root, until=time.monotonic() + task.deadline - time.time())
 
 
 @contextlib.contextmanager

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from golden.runs import RECORDED, RUNS, environment
 
-from made.core.config import config_id
 from made.experiments import experiments
 from made.experiments.runner import Study, check
-from made.experiments.scheduler import trials_of
 from made.experiments.store.store import Scale, Store
 
 HERE = Path(__file__).parent
@@ -38,7 +36,7 @@ def test_every_recorded_run_is_there_under_the_id_of_its_label():
         by_study[experiment, scale][label] = seeds
     for (name, scale), labels in by_study.items():
         study = next(x for x in experiments().values() if x.name == name)
-        ids = {label: config_id(trial) for label, trial in trials_of(study, Scale(scale)).items()}
+        ids = Study(study, Scale(scale)).ids
         found: dict[tuple[str, str], set[int]] = defaultdict(set)
         for store in STORES:
             for run in store.runs(name, scale):
