@@ -182,16 +182,11 @@ class _Processes(_Executor):
             del self._own.pool
             raise
 
-    def pids(self) -> list[int]:
-        """The processes that run now."""
-        return [pid for pool in self._pools for pid in list(pool._processes or ())]
-
     def __exit__(self, *problem: object) -> None:
         super().__exit__()
-        for pid in self.pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
         for pool in self._pools:
+            for process in list((pool._processes or {}).values()):
+                process.terminate()
             pool.shutdown(cancel_futures=True)
 
 
