@@ -93,10 +93,11 @@ def work(task: Task) -> Result:
     study = Study(experiment(task.experiment), Scale(task.scale), task.settings)
     if unknown := [label for label, _ in task.jobs if label not in study.trials]:
         return Result([], {}, f"a worker has no configuration {unknown[0]!r}: install the driver's version of made")
-    root = Path(task.store)
-    if not (root / MARKER).exists():  # this machine does not see the store
-        root = Path(tempfile.mkdtemp(prefix="made-"))
-    return run_trials(Group(study, task.jobs), root, until=time.monotonic() + task.deadline - time.time())
+    with contextlib.ExitStack() as stack:
+        root = Path(task.store)
+        if not (root / MARKER).exists():  # this machine does not see the store
+            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="made-")))
+        return run_trials(Group(study, task.jobs), root, until=time.monotonic() + task.deadline - time.time())
 
 
 @contextlib.contextmanager
@@ -181,16 +182,11 @@ class _Processes(_Executor):
             del self._own.pool
             raise
 
-    def pids(self) -> list[int]:
-        """The processes that run now."""
-        return [pid for pool in self._pools for pid in list(pool._processes or ())]
-
     def __exit__(self, *problem: object) -> None:
         super().__exit__()
-        for pid in self.pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
         for pool in self._pools:
+            for process in list((pool._processes or {}).values()):
+                process.terminate()
             pool.shutdown(cancel_futures=True)
 
 

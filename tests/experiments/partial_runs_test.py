@@ -142,6 +142,6 @@ def test_a_table_beside_another_keeps_its_own_labels_in_the_order_that_is_given(
 def test_the_folders_of_a_store_that_hold_runs_which_are_not_whole(tmp_path):
     store = Store(tmp_path)
     first, second = left(store, "ab12-s0", [(0, 10)]), left(store, "cd34-s0-1", [(0, 10), (1, 10)])
-    store.unfinished("dmc", "claims-small").mkdir()  # who is at work, not what was made
+    store.unfinished("dmc", "locks-small").mkdir()  # who is at work, not what was made
     assert store.partial_runs("dmc") == [first, second] and store.partial_runs("dmc", "cd34") == [second]
     assert store.partial_runs("lock") == []
