@@ -42,7 +42,7 @@ def test_verdict_text_names_what_is_missing_then_each_unit_once():
 
 
 def test_intervals_without_a_seed_are_no_effects_and_count_as_missing_seeds():
-    none, some = (Interval(math.nan, math.nan, math.nan, n, 0.95) for n in (0, 1))
+    none, some = (Interval(math.nan, math.nan, math.nan, n) for n in (0, 1))
     assert [effect.name for effect in effects_of({"a": none, "b": some}, "return")] == ["b"]
     assert few_seeds(7, 0) == ("0 of 5 seeds",) and few_seeds(5, 9) == few_seeds() == ()
 
