@@ -190,17 +190,12 @@ def not_run(study: Study, table: Table) -> list[str]:
 def check(study: Study, store: Store) -> list[ClaimResult]:
     """Every claim of the study with its verdict."""
     table, problem = load(study, store)
-    return (
-        unchecked_claims(study, problem, bool(table.labels()))
-        if problem
-        else check_claims(study.experiment, table, study.scale, study.command)
-    )
+    return check_claims(study.experiment, table, study.scale, study.command, problem)
 
 
-def unchecked_claims(study: Study, problem: str, incomplete: bool = False) -> list[ClaimResult]:
-    """The claims of a study whose runs are not there, or not all."""
-    rest = (None, problem, study.scale.value, 0, study.command, [], [problem] * incomplete)
-    return [ClaimResult(claim.number, claim.name, claim.where, *rest) for claim in study.experiment.claims]
+def unchecked_claims(study: Study, problem: str) -> list[ClaimResult]:
+    """The claims of a study whose runs are not there."""
+    return check_claims(study.experiment, Table(), study.scale, study.command, problem)
 
 
 def draw(study: Study, store: Store, folder: Path) -> list[tuple[PaperFigure, Path]]:
@@ -224,11 +219,7 @@ def publish(study: Study, store: Store, folder: Path, mark: str = "") -> Publish
     """Judge and draw a study; its figures go to `folder` as PNG and SVG, `mark` at the end of their names."""
     table, problem = load(study, store)
     experiment = study.experiment
-    judged = (
-        unchecked_claims(study, problem, bool(table.labels()))
-        if problem
-        else check_claims(experiment, table, study.scale, study.command)
-    )
+    judged = check_claims(experiment, table, study.scale, study.command, problem)
     texts = {claim.number: claim.text for claim in experiment.claims}
     claims = [{**row._asdict(), "claim": f"Claim {row.claim}: {texts[row.claim]}."} for row in judged]
     table, problem = plottable(study, store, table, problem)

@@ -181,18 +181,23 @@ class ClaimResult(NamedTuple):
     missing: Sequence[str] = ()
 
 
-def check_claims(experiment: Experiment, table: Table, scale: Scale, command: str) -> list[ClaimResult]:
-    """Every claim of an experiment against what was recorded."""
-    most = max((len(table.seeds(label)) for label in table.labels()), default=0)
-    rows = []
+def check_claims(
+    experiment: Experiment, table: Table, scale: Scale, command: str, problem: str | None = None
+) -> list[ClaimResult]:
+    """Every claim of an experiment against what was recorded; where that has a problem, none can be told."""
+    most, rows = max(table.seed_counts(), default=0), []
+    if problem is None and not most:
+        problem = "nothing recorded yet"
     for claim in experiment.claims:
-        found = claim.check(table) if most else Verdict(None, missing=("recorded runs",))
+        if problem is None:
+            found = claim.check(table)
+        else:
+            found = Verdict(None, seeds=0, missing=(problem,)) if most else Verdict(None, seeds=0, note=problem)
         seeds = most if found.seeds is None else found.seeds
-        place = (claim.number, claim.name, claim.where)
         effects = [effect.to_dict() for effect in found.effects]
-        rows.append(
-            ClaimResult(*place, found.holds, found.observed, scale.value, seeds, command, effects, list(found.missing))
-        )
+        place = (claim.number, claim.name, claim.where)
+        rest = (scale.value, seeds, command, effects, list(found.missing))
+        rows.append(ClaimResult(*place, found.holds, found.observed, *rest))
     return rows
 
 

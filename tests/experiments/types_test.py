@@ -59,4 +59,6 @@ def test_claim_result_holds_the_verdict_as_plain_data():
     assert effect == {"name": "a", "value": 1.0, "low": 0.5, "high": None, "unit": "return", "null": 0.0, "seeds": 0}
     assert (row.missing, row.observed, row.seeds) == (["task x"], verdict.observed, 1)
     (empty,) = check_claims(experiment, Table(), Scale.SMOKE, "made run name")
-    assert (empty.holds, empty.seeds, empty.missing) == (None, 0, ["recorded runs"])
+    assert (empty.holds, empty.seeds, empty.observed) == (None, 0, "nothing recorded yet")
+    (part,) = check_claims(experiment, table, Scale.SMOKE, "made run name", "incomplete")
+    assert (part.holds, part.seeds, part.missing) == (None, 0, ["incomplete"])

@@ -100,7 +100,7 @@ def rows(
     table: Table, named: Callable[[str], str], more: Callable[[str], list[str]] = lambda one: []
 ) -> Iterator[list[str]]:
     """Each method on each task: the bonus coefficient, the length of its runs, `more` of its label, and its returns."""
-    for task in shared.tasks(table):
+    for task in table.tag("task"):
         for method in shared.methods(table, task):
             one = f"{task}/{method}"
             bonus_coef = table.runs(one)[0]["description"]["bonus_coef"]["value"]
@@ -200,7 +200,7 @@ def ten_thousand_is_reasonable(table: Table) -> Verdict:
             best.add(max(means, key=lambda one: means[one]))
     effects = (*shares, *returns)
     lack = claims.lacking(table, (), ())
-    few = "" if len(shared.tasks(table)) > 1 else "one task says nothing of others"
+    few = "" if len(table.tag("task")) > 1 else "one task says nothing of others"
     if not shares:
         return claims.judged(Verdict(None, effects), lack.also("returns with a window of 10k"))
     if any(x.high < REASONABLE for x in shares):

@@ -216,11 +216,6 @@ def budget(table: Table, task: str) -> int:
     return min(int(evaluations(table, one)[0][-1]) for one in table.select(task=task))
 
 
-def tasks(table: Table) -> list[str]:
-    """The tasks that were recorded."""
-    return table.tag("task")
-
-
 def methods(table: Table, task: str) -> list[str]:
     """The methods that were recorded on a task, in the order of the tables above, those tuned last."""
     have = table.tag("method", task=task)

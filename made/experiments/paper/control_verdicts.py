@@ -65,7 +65,7 @@ def lacking(
     """What a claim on these tasks and methods lacks. One form of MADE is always needed."""
     seeds = in_common(table, tasks, methods)
     said = [] if shared.from_pixels(table) else ["the runs are from states, the paper's from pixels"]
-    if absent := [task for task in tasks if task not in shared.tasks(table)]:
+    if absent := [task for task in tasks if task not in table.tag("task")]:
         said.append(f"not run: {', '.join(absent)}")
     for task in (task for task in tasks if task not in absent):
         have = shared.methods(table, task)
@@ -94,7 +94,7 @@ def ready(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> list[st
 
     So a task that is begun neither makes a verdict nor undoes one that others have made.
     """
-    begun = {task: shared.methods(table, task) for task in tasks if task in shared.tasks(table)}
+    begun = {task: shared.methods(table, task) for task in tasks if task in table.tag("task")}
     return [task for task, have in begun.items() if set(methods) <= set(have) and set(have) & set(MADES)] or list(begun)
 
 
@@ -129,7 +129,7 @@ def gain_over(table: Table, method: str, tuned: bool = False) -> Gain | None:
     """How many times more steps a method needs than MADE, on the seeds of both; tasks that neither reaches are left out."""
     drawn, means, failed, draw = [], [], [False, False], rng()
     other = f"{'tuned/' * (tuned and method != 'none')}{method}"
-    for task in shared.tasks(table):
+    for task in table.tag("task"):
         best = better_made(table, task, tuned)
         if best is None or other not in shared.methods(table, task):
             continue
@@ -251,7 +251,7 @@ def against(table: Table, tasks: Sequence[str], others: Sequence[str], read: Cal
     """MADE minus each other method on each task where both were run."""
     found = {}
     for task in tasks:
-        have = shared.methods(table, task) if task in shared.tasks(table) else []
+        have = shared.methods(table, task) if task in table.tag("task") else []
         best = better_made(table, task) if have else None
         if best is None:
             continue
@@ -269,7 +269,7 @@ def curiosity_fails(table: Table) -> Verdict:
     """Claim 27: RND and ICM end below 100 on Cartpole, sparse, where MADE does not; RND at the released MADE's scale beside them."""
     task = "cartpole_swingup_sparse"
     lack = lacking(table, [task], ("rnd", "icm", "rnd-at-made"))
-    have = shared.methods(table, task) if task in shared.tasks(table) else []
+    have = shared.methods(table, task) if task in table.tag("task") else []
     shown = [m for m in ("rnd", "icm", "rnd-at-made", *MADES) if m in have]
     ends = {m: interval(shared.final(table, f"{task}/{m}"), "mean", rng()) for m in shown}
     effects = effects_of(ends, "return at the end")
@@ -284,7 +284,7 @@ def curiosity_fails(table: Table) -> Verdict:
 
 def largest_gain(table: Table) -> Verdict:
     """Claim 31: on some task MADE ends 150 above every baseline (the interval reaches 150 and lies above zero)."""
-    tasks = ready(table, shared.tasks(table), baselines(table))
+    tasks = ready(table, table.tag("task"), baselines(table))
     found = against(table, tasks, baselines(table), shared.final)
     least: dict[str, Interval] = {}  # over the strongest baseline of each task
     for (task, *_), x in found.items():
@@ -297,7 +297,7 @@ def largest_gain(table: Table) -> Verdict:
 
 def consistent(table: Table) -> Verdict:
     """Claim 32: on all six tasks MADE's return over the whole run is above that of every baseline."""
-    tasks = ready(table, shared.tasks(table), baselines(table))
+    tasks = ready(table, table.tag("task"), baselines(table))
     found = against(table, tasks, baselines(table), shared.average)
     verdict = above(named(found), "return over the whole run")
     return settle(table, verdict, shared.TASKS, baselines(table), alone=False)
@@ -317,5 +317,5 @@ def density_adds(table: Table) -> Verdict:
 
 
 def _over_their_covers(table: Table, pair: tuple[str, str]) -> dict[str, Interval]:
-    names = [task for task in shared.tasks(table) if set(pair) <= set(shared.methods(table, task))]
+    names = [task for task in table.tag("task") if set(pair) <= set(shared.methods(table, task))]
     return {task: difference(table, task, pair, shared.average) for task in names}

@@ -148,7 +148,7 @@ def trials(scale: Scale) -> dict[str, Trial]:
 
 
 def draw(table: Table) -> list[PaperFigure]:
-    names = shared.tasks(table)
+    names = table.tag("task")
     fig, axes = plots.panels(len(names), height=2.7)
     for ax, task in zip(axes, names, strict=True):
         for method in shared.methods(table, task):
