@@ -225,16 +225,15 @@ def _recorded(name: str, scale: str | None, settings: tuple[str, ...], store):
 
 
 def _print_paths(written, to_markdown: Path | None = None) -> int:
-    for image in (image for images in written.images for image in images):
-        print(f"drawn: {image}")
+    for figure in (figure for section in written.sections for figure in section.figures):
+        print(f"drawn: {figure.file}")
     if to_markdown is not None:
         from made.core import safe_files
-        from made.experiments.report import markdown
+        from made.experiments.report import render
 
-        pairs = [pair for pair in zip(written.sections, written.images, strict=True) if pair[0].provenance]
-        sections, images = [section for section, _ in pairs], [files for _, files in pairs]
         to_markdown.parent.mkdir(parents=True, exist_ok=True)
-        safe_files.write_atomic(to_markdown, markdown.render(sections, images, to_markdown))
+        recorded = [section for section in written.sections if section.provenance]
+        safe_files.write_atomic(to_markdown, render.markdown(recorded, to_markdown))
     _tell([row for row in written.judged if row.seeds])
     for problem in written.problems:
         print(f"made: skipped a damaged run: {problem}", file=sys.stderr)

@@ -24,7 +24,6 @@ from made.training.paths import make_dir
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 
 COLUMN, PAGE = 3.4, 6.9  # inches: the width of one column and of the text of a page
 PALETTE_SIZE, EXACT = 256, 128  # colours of a saved PNG, and how many of them are the commonest, kept exactly
@@ -63,12 +62,21 @@ COLOURS: dict[str, Style] = {
     "ride": Style("RIDE", _PURPLE, _DASH, "D"),
     "noveld": Style("NovelD", _BLUE, _MIX, "v"),
     "bebold": Style("BeBold", _BLUE, _SOLID, "v"),
-    "gate": Style("the gate alone", _GREEN, _MIX, "P"),
+    "gate": Style("first-visit mask alone", _GREEN, _MIX, "P"),
     "printed": Style("as printed", _GREY, _DOT, "x"),
     "amigo": Style("AMIGo", _YELLOW, _DASH, "P"),
     "re3": Style("RE3", _GREEN, _DOT, "D"),
     "dreamer": Style("Dreamer", _BLACK, _MIX, "*"),
     "rad": Style("RAD", _GREY, _SOLID, "x"),
+}
+VARIANTS = {  # the names of variants whose labels say something else
+    "gated": "first-visit {}",
+    "ungated": "{} without first-visit mask",
+    "on bebold": "{} on BeBold",
+    "rnd": "RND, {}",
+    "bebold": "BeBold, {}",
+    "made": "MADE, {}",
+    "made gated": "first-visit MADE, {}",
 }
 CYCLE = (_RED, _BLUE, _GREEN, _ORANGE, _PURPLE, _SKY, _BLACK)  # for the variants of one method
 # Paul Tol's muted colours less those close to the above: for methods that the table does not name.
@@ -93,10 +101,20 @@ def style_of(name: str) -> Style:
         size = math.log10(max(float(number[0]), 1e-9)) / 5 if number else (digest % 100) / 100
         line = (_SOLID, _DASH, _DOT, _MIX)[round(5 * size) % 4 if number else digest % 4]
         colour, marker = _shade(style.colour, min(max(size, 0.0), 1.0)), "osD^vP"[digest % 6]
-        return Style(f"{style.text}, {variant}", colour, line, marker)
+        text = VARIANTS.get(variant, f"{{}}, {variant}").format(style.text)
+        return Style(text, colour, line, marker)
     digest = zlib.crc32(name.encode())
     line = (_SOLID, _DASH, _DOT, _MIX)[digest // 7 % 4]
     return Style(name, _OTHERS[digest % len(_OTHERS)], line, "osD^vP"[digest // 28 % 6])
+
+
+def name_of(method: str) -> str:
+    """The name of a method in figures and reports.
+
+    >>> name_of("rnd/gated"), name_of("printed/made gated")
+    ('first-visit RND', 'first-visit MADE, as printed')
+    """
+    return style_of(method).text
 
 
 def style() -> Any:
@@ -116,7 +134,7 @@ def style() -> Any:
 
 
 def figure(
-    rows: int = 1, columns: int = 1, *, width: float | int = PAGE, height: float | int = 2.4, **options: Any
+    rows: int = 1, columns: int = 1, *, width: float = PAGE, height: float = 2.4, **options: Any
 ) -> tuple["Figure", np.ndarray]:
     """An empty figure, `width` inches wide and `height` inches a row, and its axes [rows, columns].
 
@@ -187,13 +205,12 @@ def curves(
             look = style_of(names.get(label, label))
             steps, values = table.curves(label, metric)
             whole = ~np.isnan(values).any(axis=0)
-            line, low, high = np.full((3, len(steps)), np.nan)
+            shown = np.full((3, len(steps)), np.nan)
             if whole.any():
-                found = interval(values[:, whole], statistic, rng)
-                line[whole], low[whole], high[whole] = found[:3]
+                shown[:, whole] = interval(values[:, whole], statistic, rng)[:3]
             every = max(1, len(steps) // 8)
             marks = {"marker": look.marker, "markevery": (every * i // len(labels), every)}  # staggered
-            band(ax, steps, line, low, high, look, **marks)
+            band(ax, steps, *shown, look, **marks)
         ax.margins(x=0.01)
 
 
@@ -226,19 +243,6 @@ def bars(ax: "Axes", values: Mapping[str, ArrayLike | CensoredTimes], rng: np.ra
         ax.set_yticks(range(len(values)), [style_of(name).text for name in values])
         ax.set_ylim(len(values) - 0.5, -0.5)
         ax.grid(axis="y", visible=False)
-
-
-def heatmap(ax: "Axes", matrix: ArrayLike, limits: tuple[float, float]) -> "AxesImage":
-    """Draw a matrix [rows, columns] on a logarithmic color scale, its first row on top; NaN and 0 are left grey."""
-    from matplotlib.colors import LogNorm
-
-    shown = np.asarray(matrix, float)
-    with style():
-        ax.set_facecolor("#D9D9D9")
-        masked = np.ma.masked_where(~(shown > 0), shown)
-        image = ax.imshow(masked, norm=LogNorm(*limits), aspect="auto", interpolation="nearest")
-        ax.grid(visible=False)
-    return image
 
 
 def title(ax: "Axes", text: str = "", *, x: str = "", y: str = "") -> None:

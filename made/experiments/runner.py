@@ -10,7 +10,7 @@ from typing import NamedTuple
 from made.core.config import config_id, to_dict
 from made.core.trial import Trial
 from made.experiments import plots
-from made.experiments.report.model import Section
+from made.experiments.report.model import Figure, Section
 from made.experiments.scheduler import Group, Planned, plan, sweep, trials_of
 from made.experiments.store.job_lock import LockOwner, holder
 from made.experiments.store.partial_runs import partial_runs, progress_text
@@ -207,34 +207,28 @@ def draw(study: Study, store: Store, folder: Path) -> list[tuple[PaperFigure, Pa
     return [(drawn, plots.save(drawn.figure, folder / drawn.name)[0]) for drawn in study.experiment.draw(table)]
 
 
-class Published(NamedTuple):
-    """A study as a section of the report, its verdicts, and the image files of its figures."""
+def section(study: Study, judged: Sequence[ClaimResult]) -> Section:
+    """The claims of a study as a section of the report, without runs."""
+    one = study.experiment
+    texts = {claim.number: f"{claim.text}." for claim in one.claims}
+    return Section(one.name, one.title, one.about, claims=[{**x._asdict(), "text": texts[x.claim]} for x in judged])
 
-    section: Section
-    judged: list[ClaimResult]
-    images: list[Path]
 
-
-def publish(study: Study, store: Store, folder: Path, mark: str = "") -> Published:
-    """Judge and draw a study; its figures go to `folder` as PNG and SVG, `mark` at the end of their names."""
+def publish(study: Study, store: Store, folder: Path, mark: str = "") -> Section:
+    """A study as a section of the report. Its figures go to `folder` as PNG and SVG; their names end with `mark`."""
     table, problem = load(study, store)
-    experiment = study.experiment
-    judged = check_claims(experiment, table, study.scale, study.command, problem)
-    texts = {claim.number: claim.text for claim in experiment.claims}
-    claims = [{**row._asdict(), "claim": f"Claim {row.claim}: {texts[row.claim]}."} for row in judged]
+    found = section(study, check_claims(study.experiment, table, study.scale, study.command, problem))
     table, problem = plottable(study, store, table, problem)
     if problem:
-        return Published(Section(experiment.name, experiment.title, experiment.about, claims=claims), judged, [])
-    figures, images = [], []
-    for drawn in experiment.draw(table):
-        images.append(plots.save(drawn.figure, folder / f"{drawn.name}{mark}")[0])
-        figures.append((drawn.caption, images[-1].read_bytes(), f"Figure {drawn.name}: {drawn.caption}"))
+        return found
+    figures = []
+    for drawn in study.experiment.draw(table):
+        file = plots.save(drawn.figure, folder / f"{drawn.name}{mark}")[0]
+        figures.append(Figure(file, drawn.caption, f"Figure {drawn.name}: {drawn.caption}"))
     runs = {label: table.runs(label) for label in table.labels()}
-    settings = {label: runs[label][0]["description"] for label in runs}
-    made_by = merged(one["provenance"] for ones in runs.values() for one in ones)
-    described = (experiment.name, experiment.title, experiment.about)
-    tables = experiment.tables(table)
+    tables = study.experiment.tables(table)
     if absent := not_run(study, table):
         tables = [*tables, ("Not run at this scale", ["configuration"], [[label] for label in absent])]
-    section = Section(*described, figures, claims, tables, settings, made_by)
-    return Published(section, judged, images)
+    settings = {label: ones[0]["description"] for label, ones in runs.items()}
+    made_by = merged(one["provenance"] for ones in runs.values() for one in ones)
+    return found._replace(figures=figures, tables=tables, settings=settings, provenance=made_by)

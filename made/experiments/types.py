@@ -179,6 +179,7 @@ class ClaimResult(NamedTuple):
     command: str
     effects: Sequence[Mapping[str, Any]] = ()  # as `Effect.to_dict` has them
     missing: Sequence[str] = ()
+    note: str = ""
 
 
 def check_claims(
@@ -186,18 +187,14 @@ def check_claims(
 ) -> list[ClaimResult]:
     """Every claim of an experiment against what was recorded; where that has a problem, none can be told."""
     most, rows = max(table.seed_counts(), default=0), []
-    if problem is None and not most:
-        problem = "nothing recorded yet"
+    problem = problem or ("" if most else "nothing recorded yet")
     for claim in experiment.claims:
-        if problem is None:
-            found = claim.check(table)
-        else:
-            found = Verdict(None, seeds=0, missing=(problem,)) if most else Verdict(None, seeds=0, note=problem)
+        found = Verdict(None, seeds=0, missing=(problem,) * bool(most)) if problem else claim.check(table)
         seeds = most if found.seeds is None else found.seeds
         effects = [effect.to_dict() for effect in found.effects]
-        place = (claim.number, claim.name, claim.where)
-        rest = (scale.value, seeds, command, effects, list(found.missing))
-        rows.append(ClaimResult(*place, found.holds, found.observed, *rest))
+        observed, missing = problem or found.observed, list(found.missing)
+        numbers = (found.holds, observed, scale.value, seeds, command, effects, missing, found.note)
+        rows.append(ClaimResult(claim.number, claim.name, claim.where, *numbers))
     return rows
 
 

@@ -79,7 +79,7 @@ def test_check_prints_every_claim_in_a_stable_form(capsys, recorded):
     code, out, _ = call(capsys, "check", "--json", "--out", str(recorded / "runs"))
     rows = json.loads(out)
     assert code == 0 and [row["claim"] for row in rows] == [*range(1, 39)]
-    fields = ["claim", "name", "where", "holds", "observed", "scale", "seeds", "command", "effects", "missing"]
+    fields = ["claim", "name", "where", "holds", "observed", "scale", "seeds", "command", "effects", "missing", "note"]
     assert all(list(row) == fields for row in rows)
     assert [one["name"] for one in rows[0]["effects"]] == ["relative error of Eq. (6)"]
     assert [row["holds"] for row in rows] == [True] * 5 + [None] * 33
@@ -208,7 +208,7 @@ def test_a_place_that_cannot_be_is_refused_before_anything_is_drawn(
 
 def test_a_report_of_trained_agents_alone_has_a_page_without_sections(tmp_path):
     """`made report --out results/train --markdown ...`: no experiment is recorded there."""
-    assert experiments._print_paths(Report(tmp_path / "index.html", [], [], []), tmp_path / "new" / "results.md") == 0
+    assert experiments._print_paths(Report(tmp_path / "index.html", [], []), tmp_path / "new" / "results.md") == 0
     assert (tmp_path / "new" / "results.md").read_text().startswith("# Results")
 
 

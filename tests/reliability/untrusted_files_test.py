@@ -20,8 +20,10 @@ from made.cli import experiments, main
 from made.cli.sweep import _sealed as sealed
 from made.experiments import plots
 from made.experiments.report import collect
-from made.experiments.report.collect import Section, render
+from made.experiments.report.model import Figure, Section
+from made.experiments.report.render import render
 from made.experiments.store.store import Job, Scale, Store
+from made.experiments.types import Effect
 from made.training import checkpoint, checkpoint_file, compile_cache, dreamer_video, run_dir, video
 from made.training.loggers import JSONL
 from made.training.paths import require_file
@@ -209,13 +211,13 @@ def written_figure(at):
 
 
 def written_markdown(at):
-    return experiments._print_paths(collect.Report(at.parent / "index.html", [], [], []), at)
+    return experiments._print_paths(collect.Report(at.parent / "index.html", [], []), at)
 
 
 def written_copy(at):
     (other := at.parent / "other").mkdir()
     (other / at.name).write_bytes(b"a figure")
-    return collect._brought(Section("x", "x"), [other / at.name], at.parent)
+    return collect._copied(Section("x", "x", figures=[Figure(other / at.name, "", "")]), at.parent)
 
 
 def written_seal(at):
@@ -390,8 +392,8 @@ def test_a_setting_is_never_run(setting, tmp_path, watcher, monkeypatch, capsys)
 
 def test_a_report_shows_hostile_text_as_text():
     bad = "</script><script>alert('x')</script><img src=x onerror=alert(1)>\"'"
-    claim = {"claim": f"Claim 8: {bad}", "name": bad, "where": bad, "holds": True, "observed": bad, "scale": bad}
-    claim |= {"seeds": 3, "command": bad}
+    claim = {"claim": 8, "text": bad, "name": bad, "where": bad, "holds": True, "observed": bad, "scale": bad}
+    claim |= {"seeds": 3, "command": bad, "effects": [Effect(bad, 1.0, unit=bad).to_dict()], "missing": [bad]}
     section = Section(
         bad,
         bad,

@@ -187,8 +187,8 @@ EXPERIMENT = Experiment(
     seeds=lambda scale: range(1),
     claims=(
         Claim(13, "plain-is-slow", "Vanilla policy gradient converges very slowly on the chain", "Fig. 6, Sec. 4.2", plain_is_slow),
-        Claim(14, "made-is-best", "MADE outperforms the entropy regularisers, quickly reaching a globally optimal policy", "Fig. 6, Sec. 4.2", made_is_best),
-        Claim(15, "entropy-helps", "Entropy and relative entropy regularisation improve on vanilla policy gradient", "Fig. 6, Sec. 4.2", entropy_helps),
+        Claim(14, "made-is-best", "MADE outperforms the entropy regularizers, quickly reaching a globally optimal policy", "Fig. 6, Sec. 4.2", made_is_best),
+        Claim(15, "entropy-helps", "Entropy and relative entropy regularization improve on vanilla policy gradient", "Fig. 6, Sec. 4.2", entropy_helps),
     ),
     draw=draw,
     tables=tables,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from made.experiments import plots
 from made.experiments.paper import control_setup as shared
 from made.experiments.statistics import RESAMPLES, Interval, interval, paired_interval, resampled_means
 from made.experiments.store.table import Table
@@ -188,7 +189,7 @@ def pendulum(table: Table) -> Verdict:
         times = shared.time_to_threshold(*shared.evaluations(table, f"{task}/{method}"), ABOUT_800)
         took[method] = times.median(rng())
         n = len(times.times)
-        name = f"{method} (reached by {round(n * times.reached)} of {n} seeds)"
+        name = f"{plots.name_of(method)} (reached by {round(n * times.reached)} of {n} seeds)"
         effects.append(Effect.of(name, took[method], f"steps to {ABOUT_800:.0f}, median"))
     slow, half = took[re3[0]], RE3_STEPS / 2
     if early.high < ABOUT_800 or slow.high < half:

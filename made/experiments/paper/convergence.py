@@ -154,7 +154,7 @@ def draw(table: Table) -> list[PaperFigure]:
         plots.title(axes[1, column], "", x="iterations", y="gap of J" if column == 0 else "")
     plots.legend(fig, columns=3)
     text = (
-        f"Algorithm 1 on Garnet MDPs (S={S}, A={A}): distance of the mixture from the maximum of the regularised objective "
+        f"Algorithm 1 on Garnet MDPs (S={S}, A={A}): distance of the mixture from the maximum of the regularized objective "
         "(upper; dotted: Theorem 1's bound with corrected constants) and from the best return (lower). Gaps below 1e-9 are drawn there."
     )
     caption = plots.caption(fig, text, seeds=len(table.seeds("exact")), statistic="mean")
@@ -183,7 +183,7 @@ EXPERIMENT = Experiment(
     trials=trials,
     seeds=lambda scale: range(choose(scale, smoke=2, demo=10, small=20, paper=100)),
     claims=(
-        Claim(6, "theorem-1", "Algorithm 1 is eps-optimal for the regularised objective after K >= log(10 B / eps) / eta", "Theorem 1", theorem_holds),
+        Claim(6, "theorem-1", "Algorithm 1 is eps-optimal for the regularized objective after K >= log(10 B / eps) / eta", "Theorem 1", theorem_holds),
         Claim(7, "return-becomes-optimal", "With tau_k falling to zero the return of the mixture converges to the best", "Remark 2, App. A", return_becomes_optimal),
     ),
     draw=draw,

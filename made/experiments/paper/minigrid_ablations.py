@@ -24,6 +24,7 @@ DEFAULT = 10_000
 ROWS = {"smoke": 2, "small": 3, "gpu": 35, "paper": 440}
 PRECISION_ROWS = {"smoke": 2, "small": 5, "gpu": 25, "paper": 440}
 NETWORKS = {"smoke": shared.TINY, "small": LAYOUTS["small"]}
+MASKS = {"gated": "first-visit MADE", "ungated": "MADE"}  # by label
 TASKS = {"smoke": "MultiRoom-N2-S4", "small": "MultiRoom-N4-S5"}
 
 
@@ -33,7 +34,7 @@ def counts(window: int, arrived: float = 0.0) -> Standardized:
 
 
 def variants(first_visit: bool, scale: Scale) -> dict[str, Bonus]:
-    """Every form of the recent density, behind the gate or not."""
+    """Every form of the recent density, with and without the first-visit mask."""
     point: dict[str, Any] = {"power": 0.5, "gate": float(first_visit)}
     found: dict[str, Bonus] = {f"(o, a), {w // 1000}k": Family(**point, recent=counts(w)) for w in WINDOWS}
     found["o', 10k"] = Family(**point, recent=counts(DEFAULT, 1.0))
@@ -75,13 +76,15 @@ def density_draw(table: Table) -> list[PaperFigure]:
         "MADE with other recent densities: counts of (o, a) over three windows, counts of o', that factor without RND, "
         "the VAE, and the released bonus."
     )
-    panels = {f"MADE, {gate}": table.select(gate=gate) for gate in ("gated", "ungated")}
+    panels = {name: table.select(gate=gate) for gate, name in MASKS.items()}
     return _draw(table, "minigrid_density", panels, "density", text)
 
 
 def density_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = [[*one.tags.values(), *shared.outcome(table, one, rng())] for one in table.select()]
-    return [("MADE with other densities", ["gate", "density", "frames to solve", "return at the end"], rows)]
+    rows = [
+        [MASKS[one.tags["gate"]], one.tags["density"], *shared.outcome(table, one, rng())] for one in table.select()
+    ]
+    return [("MADE with other densities", ["method", "density", "frames to solve", "return at the end"], rows)]
 
 
 DENSITY = Experiment(
@@ -90,7 +93,7 @@ DENSITY = Experiment(
     title="MADE's window and density on MiniGrid",
     about=(
         "The recent density of MADE changed one part at a time, at the strength and learning rate that the search chose "
-        "for MADE and for gated MADE with counts of (o, a) over 10,000 pairs."
+        "for MADE and for first-visit MADE with counts of (o, a) over 10,000 pairs."
     ),
     trials=density_trials,
     seeds=lambda scale: range(1 if scale == Scale.SMOKE else 2 if scale == Scale.SMALL else 3),
@@ -116,7 +119,7 @@ def precision_trials(scale: Scale) -> dict[str, RunConfig]:
 
 
 def precision_draw(table: Table) -> list[PaperFigure]:
-    text = "IMPALA with gated MADE, matmuls in float32 and in bfloat16."
+    text = "IMPALA with first-visit MADE, matmuls in float32 and in bfloat16."
     panels = {f"learning rate {rate:g}": table.select(lr=rate) for rate in shared.RATES}
     return _draw(table, "minigrid_precision", panels, "precision", text)
 
@@ -133,7 +136,7 @@ PRECISION = Experiment(
     figure="fig:minigrid_result",
     title="float32 and bfloat16 on MiniGrid",
     about=(
-        "RIDE's network (LSTM 1024 x 2) with gated MADE at the strength that the search chose, at both learning rates; "
+        "RIDE's network (LSTM 1024 x 2) with first-visit MADE at the strength that the search chose, at both learning rates; "
         "the parameters stay float32, their products are computed in float32 or in bfloat16."
     ),
     trials=precision_trials,  # type: ignore[arg-type]

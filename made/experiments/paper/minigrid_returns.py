@@ -36,7 +36,7 @@ def solves(table: Table, task: str, method: str) -> bool:
 
 
 def frames_of_made(table: Table, task: str) -> float:
-    """The frames that both MADE and gated MADE were run for."""
+    """The frames that both MADE and first-visit MADE were run for."""
     return float(min(shared.returns(table, f"{task}/{method}")[0][-1] for method in MADES))
 
 
@@ -53,7 +53,8 @@ def made_solves_all(table: Table) -> Verdict:
         shares = {m: solved(table, task, m) for m in MADES}
         within = f"{task} within {frames / 1e6:.0f}M frames,"
         effects += [
-            Effect(f"{within} {m}", x, unit=f"fraction of seeds above {shared.SOLVED}") for m, x in shares.items()
+            Effect(f"{within} {plots.name_of(m)}", x, unit=f"fraction of seeds above {shared.SOLVED}")
+            for m, x in shares.items()
         ]
         if max(shares.values()) <= 0.5:
             missed |= frames >= PAPER_FRAMES
@@ -79,7 +80,7 @@ def faster_than_bebold(table: Table) -> Verdict:
             missing.append(f"{task} is not solved by both ({reached})")
             continue
         unit = "frames to solve, BeBold's over MADE's, each at its own best setting"
-        effects.append(against_made(table, task, "bebold", f"{task}, {best}", unit))
+        effects.append(against_made(table, task, "bebold", f"{task}, {plots.name_of(best)}", unit))
     few = lack_of_seeds(table)
     if not effects or few:
         return Verdict(None, tuple(effects), missing=(*missing, *few))
@@ -89,7 +90,7 @@ def faster_than_bebold(table: Table) -> Verdict:
 
 
 def better_made(table: Table, task: str) -> str:
-    """Of MADE and gated MADE, the one that needs fewer frames."""
+    """Of MADE and first-visit MADE, the one that needs fewer frames."""
     return min(MADES, key=lambda m: shared.to_solve(table, f"{task}/{m}").times.mean())
 
 
@@ -118,8 +119,8 @@ def others_solve_half(table: Table) -> Verdict:
         names = shared.tasks(table, method)
         won = [task for task in names if solves(table, task, method)]
         missed = [task for task in names if task not in won and could_solve(table, task, method)]
-        effects.append(Effect(method, len(won), unit="recorded tasks that are solved"))
-        effects.append(Effect(f"{method} ({len(names)} tasks)", len(missed), unit=MISSED))
+        effects.append(Effect(plots.name_of(method), len(won), unit="recorded tasks that are solved"))
+        effects.append(Effect(f"{plots.name_of(method)} ({len(names)} tasks)", len(missed), unit=MISSED))
         most, least = max(most, len(won)), min(least, len(missed))
     half = shared.ALL_TASKS / 2
     if most > half:
@@ -144,7 +145,9 @@ def baselines_fail_on_rooms(table: Table) -> Verdict:
     rooms = [task for task in shared.tasks(table) if task.startswith("MultiRoom")]
     pairs = [(task, m) for task in rooms for m in BASELINES[:3]]
     lack = [f"{task} {m}" for task, m in pairs if m not in shared.methods(table, task)]
-    ends = [(f"{t} {m}", shared.final(table, f"{t}/{m}").mean()) for t, m in pairs if f"{t} {m}" not in lack]
+    ends = [
+        (f"{t} {plots.name_of(m)}", shared.final(table, f"{t}/{m}").mean()) for t, m in pairs if f"{t} {m}" not in lack
+    ]
     effects = tuple(Effect(name, float(x), unit="return at the end") for name, x in ends)
     few = lack_of_seeds(table)
     missing = (*(f"not run: {one}" for one in lack), *few, *("MultiRoom",) * (not rooms))
@@ -157,7 +160,10 @@ def impact_stays(table: Table) -> Verdict:
     """Claim 34: what RIDE rewards at the end is at least half of what it was set to; RND's is shown with it."""
     unit = "strength at the end over the strength set, mean of the seeds"
     ride, rnd = (
-        [Effect(f"{m} {task}", share_left(table, f"{task}/{m}"), unit=unit) for task in shared.tasks(table, m)]
+        [
+            Effect(f"{plots.name_of(m)} {task}", share_left(table, f"{task}/{m}"), unit=unit)
+            for task in shared.tasks(table, m)
+        ]
         for m in ("ride", "rnd")
     )
     missing = (*("ride",) * (not ride), *lack_of_seeds(table))
@@ -171,15 +177,17 @@ def share_left(table: Table, label: str) -> float:
 
 
 def factor_drives_the_gain(table: Table) -> Verdict:
-    """Claim 33: with the recent density, MADE needs fewer frames than RND behind the same gate."""
-    ratios, alone, unit = [], [], "frames to solve (the budget where unsolved), {} over gated MADE's"
+    """Claim 33: with the recent density, MADE needs fewer frames than RND with the same first-visit mask."""
+    ratios, alone, unit = [], [], "frames to solve (the budget where unsolved), {} over first-visit MADE"
     for task in shared.tasks(table, "rnd/gated", "made/gated", "gate"):
         times = {m: shared.to_solve(table, f"{task}/{m}").times for m in ("rnd/gated", "made/gated", "gate")}
-        ratios.append(_ratio(times["rnd/gated"], times["made/gated"], task, unit.format("gated RND's")))
-        alone.append(_ratio(times["gate"], times["made/gated"], task, unit.format("those of the gate alone")))
+        ratios.append(_ratio(times["rnd/gated"], times["made/gated"], task, unit.format("first-visit RND")))
+        alone.append(_ratio(times["gate"], times["made/gated"], task, unit.format("first-visit mask alone")))
     effects, few = (*ratios, *alone), lack_of_seeds(table)
     if not ratios or few:
-        return Verdict(None, effects, missing=few or ("rnd/gated, made/gated and gate on one task",))
+        return Verdict(
+            None, effects, missing=few or ("first-visit RND, first-visit MADE and the mask alone on one task",)
+        )
     if any(x.high < 1 for x in ratios):
         return Verdict(False, effects)
     return Verdict(True if all(x.low > 1 for x in ratios) else None, effects)
@@ -210,7 +218,8 @@ def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
         described = table.runs(one)[0]["description"]
         set_to = (described["bonus"]["strength"], described["agent"]["learning_rate"])
         last = np.nanmean(table.curves(one, "bonus_strength")[1][:, -5:])
-        given = (*table.tags(one).values(), *(f"{x:g}" for x in set_to))
+        task, method = table.tags(one).values()
+        given = (task, plots.name_of(method), *(f"{x:g}" for x in set_to))
         rows.append([*given, *shared.outcome(table, one, rng()), f"{last:.2f}"])
     return [("Every method at its chosen setting", header, rows)]
 
@@ -222,8 +231,8 @@ EXPERIMENT = Experiment(
     about=(
         "V-trace actor-critic on compiled MiniGrid, 32 environments and unrolls of 100. Every method runs at the "
         "strength and learning rate that did best for it in `minigrid_search`, on other seeds; tasks that were not "
-        "searched take the settings of the nearest one, or one setting for all methods. Controls: the gate alone, "
-        "gated RND, ungated BeBold, MADE's factor on BeBold. The recent density is counted over hashed (o, a)."
+        "searched take the settings of the nearest one, or one setting for all methods. Controls: the first-visit mask alone, "
+        "first-visit RND, BeBold without its mask, MADE's factor on BeBold. The recent density is counted over hashed (o, a)."
     ),
     trials=trials,
     seeds=lambda scale: range(1 if scale == Scale.SMOKE else 2 if scale == Scale.SMALL else 5),
@@ -268,7 +277,7 @@ def made_needs_fewest(table: Table) -> Verdict:
     for task in names:
         ratios = relative(table, task)
         unit = "median frames to solve, over those of the better MADE"
-        effects += [Effect(f"{task} {m}", x, unit=unit, null=1.0) for m, x in ratios.items()]
+        effects += [Effect(f"{task} {plots.name_of(m)}", x, unit=unit, null=1.0) for m, x in ratios.items()]
         worse += [m for m in THEIRS if m in ratios and against_made(table, task, m).high < 1]
         if not any(solves(table, task, m) for m in MADES):
             missed.append((task, frames_of_made(table, task) >= PAPER_FRAMES))
@@ -297,7 +306,7 @@ def draw_sample_size(table: Table) -> list[PaperFigure]:
     plots.legend(fig)
     seeds = table.seed_counts()
     text = (
-        f"Median frames until the mean return is above {shared.SOLVED}, over those of the better of MADE and gated MADE; "
+        f"Median frames until the mean return is above {shared.SOLVED}, over those of the better of MADE and first-visit MADE; "
         f"\u221e where fewer than half of {min(seeds)} seeds get there within the budget. Where neither MADE does, over all "
         "of the budget: an upper bound."
     )
@@ -308,7 +317,7 @@ def sample_size_tables(table: Table) -> list[tuple[str, list[str], list[list[str
     text = lambda x: "not run" if x is None else "fails" if np.isinf(x) else f"{x:.2f}"  # noqa: E731
     ratios = {task: relative(table, task) for task in shared.tasks(table, *MADES)}
     rows = [[task, *(text(of.get(method)) for method in SHOWN)] for task, of in ratios.items()]
-    return [("Frames to solve, relative to MADE", ["task", *SHOWN], rows)]
+    return [("Frames to solve, relative to MADE", ["task", *map(plots.name_of, SHOWN)], rows)]
 
 
 SAMPLE_SIZE = Experiment(

@@ -1,6 +1,6 @@
 """What the MiniGrid experiments share: tasks, methods, budgets, and when a task counts as solved.
 
-Bonuses are compared at equal strength. A prototype had shown that the coefficient, the learning rate and the gate each
+Bonuses are compared at equal strength. A prototype had shown that the coefficient, the learning rate and the first-visit mask each
 matter more than the name of the bonus, so every method is tried at the same strengths (bonus coefficient x mean bonus x time limit)
 (`Calibrated` sets them) and the same learning rates on seeds of its own (`minigrid_search`), and reported at what did
 best there on others (`minigrid`).
@@ -36,7 +36,7 @@ CHOSEN = Path(__file__).with_name("minigrid_search_results.json")  # what `minig
 
 
 def released(gate: float) -> Family:
-    """The bonus that the authors' code computes, behind the gate or not; at a strength of its own, so on no scale."""
+    """The bonus that the authors' code computes, with or without the first-visit mask; at a strength of its own, so on no scale."""
     theirs = made_released(cover=ReleasedRND())
     return Family(power=0.5, gate=gate, cover=theirs.cover, recent=theirs.recent)
 

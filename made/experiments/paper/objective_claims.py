@@ -213,8 +213,8 @@ EXPERIMENT = Experiment(
     seeds=lambda scale: range(choose(scale, smoke=2, demo=10, paper=20)),
     claims=(
         Claim(1, "eq6-is-the-gradient", "Eq. (6) is (1 - gamma) times the gradient of L_k at d_mix", "Eqs. (5), (6)", eq6_is_the_gradient),
-        Claim(2, "maximiser", "The maximiser of the regulariser is d ~ 1/rho_cov", "Sec. 3.2", maximiser),
-        Claim(3, "popular-bonuses", "A linear regulariser gives count bonuses, Shannon entropy gives -log d", "Sec. 3.2", popular_bonuses),
+        Claim(2, "maximiser", "The maximizer of the regularizer is d ~ 1/rho_cov", "Sec. 3.2", maximiser),
+        Claim(3, "popular-bonuses", "A linear regularizer gives count bonuses, Shannon entropy gives -log d", "Sec. 3.2", popular_bonuses),
         Claim(4, "mixture-weights", "The mixture weights sum to one and d_mix follows the recursion", "Sec. 3.2, App. A", mixture_weights),
         Claim(5, "regularity", "L_lambda is concave, smooth and bounded", "Proposition 1", regularity),
     ),

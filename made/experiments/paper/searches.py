@@ -107,7 +107,7 @@ def minigrid_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]
         times = grids.to_solve(table, one)
         said = [f"{t / 1e6:.1f}" if not c else "-" for t, c in zip(times.times, times.censored, strict=True)]
         ends = ", ".join(f"{x:.2f}" for x in grids.final(table, one))
-        rows.append([task, method, f"{strength:g}", f"{rate:g}", ", ".join(said), ends])
+        rows.append([task, plots.name_of(method), f"{strength:g}", f"{rate:g}", ", ".join(said), ends])
     return [("Every setting that was tried", header, rows)]
 
 
@@ -116,7 +116,7 @@ MINIGRID = Experiment(
     figure="fig:minigrid_result",
     title="The search for settings on MiniGrid",
     about=(
-        "Every method, gated and ungated, at the same four strengths (bonus coefficient x mean bonus x time limit) and the same "
+        "Every method, with and without the first-visit mask, at the same four strengths (bonus coefficient x mean bonus x time limit) and the same "
         "learning rates (two on the first two tasks, the better of them on the others), on seeds that the report does not use. The strength is set by calibration over the first 300 "
         "updates and fixed from then on."
     ),

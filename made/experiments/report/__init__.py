@@ -1,5 +1,5 @@
-"""The reproduction page: one HTML file that holds every claim, figure, curve, map and video, and needs nothing else.
+"""The reproduction page: one HTML file with every claim, figure, curve, map and video, which needs nothing else.
 
-`section` is the plain data of one experiment, `page` makes HTML of it, `digest` keeps it on disk; `curves`, `heatmaps`
-and `agents` read recorded runs. `assets` holds the style and the scripts that are written into the page.
+`collect` finds what is recorded, `model` has the data and report.json, `charts` and `agents` read runs, and `render`
+fills the templates in `assets`, which also has the style and the scripts of the page.
 """

@@ -1,6 +1,7 @@
-"""The sections of a report on disk: report.json, and the figures beside it as PNG.
+"""The data of a report: sections with their claims, how verdicts are named, and report.json, which stores them.
 
-A store with every run can be too large to travel; the digest keeps what the page shows, with what made it.
+A store with every run can be too large to publish. report.json and the PNG files next to it hold what the page shows,
+with its provenance.
 """
 
 import json
@@ -10,24 +11,40 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from made.core import safe_files
+from made.experiments.types import Effect
 
 SAID = {  # kind: (symbol, words)
     "yes": ("✓", "holds"),
     "no": ("✗", "does not hold"),
-    "unknown": ("?", "cannot tell at this scale"),
+    "unknown": ("?", "undecided at this scale"),
     "unrun": ("○", "not recorded"),
 }
-SEVERAL = {"yes": "hold", "no": "do not hold", "unknown": "cannot be told at this scale", "unrun": "not recorded"}
+SEVERAL = {"yes": "hold", "no": "do not hold", "unknown": "undecided at this scale", "unrun": "not recorded"}
+
+
+class Figure(NamedTuple):
+    """A figure that is stored as PNG, with its caption and its text for those who cannot see it."""
+
+    file: Path
+    caption: str
+    alt: str
+
+    @property
+    def png(self) -> bytes:
+        return self.file.read_bytes()
 
 
 class Section(NamedTuple):
     """One experiment of a report.
 
-    `figures` holds (caption, PNG, text for those who cannot see it); `claims` dicts with the keys claim,
-    name, where, holds (True, False, or None: this scale cannot tell), observed, scale, seeds and command;
-    `tables` (title, header, rows); `settings` the description of the run of each label; `provenance` what
-    `provenance.merged` returns. `maps` (`heatmaps.of`) and `curves` (`curves.of`) are drawn by the page's scripts.
-    `earlier` says, where it is not empty, that this comes from an earlier report and from which.
+    Args:
+        claims: dicts with the fields of `ClaimResult` and `text`, the claim as a sentence.
+        tables: (title, header, rows).
+        settings: the configuration of each label.
+        provenance: what `provenance.merged` returns.
+        maps: what `charts.visit_maps` returns; scripts of the page render it, like the next one.
+        curves: what `charts.learning_curves` returns.
+        earlier: the report that the section is copied from, where the runs are not given; else "".
 
     >>> Section("lock", "Bidirectional lock").claims
     ()
@@ -36,7 +53,7 @@ class Section(NamedTuple):
     name: str
     title: str
     intro: str = ""
-    figures: Sequence[tuple[str, bytes, str]] = ()
+    figures: Sequence[Figure] = ()
     claims: Sequence[Mapping[str, Any]] = ()
     tables: Sequence[tuple[str, Sequence[Any], Sequence[Sequence[Any]]]] = ()
     settings: Mapping[str, Mapping[str, Any]] = {}
@@ -46,33 +63,75 @@ class Section(NamedTuple):
     earlier: str = ""
 
 
-def verdict(holds: bool | None) -> tuple[str, str, str]:
-    """The kind, the symbol and the words of a verdict: never by colour alone."""
-    kind = "unknown" if holds is None else "yes" if holds else "no"
-    return kind, *SAID[kind]
-
-
 def kind_of(claim: Mapping[str, Any]) -> str:
-    """yes, no, unknown, or unrun: without a seed nothing was recorded, which is not the same as undecided.
+    """The verdict of a claim: yes, no, unknown, or unrun, which has no seed and so is not the same as undecided.
 
     >>> kind_of({"holds": None, "seeds": 0}), kind_of({"holds": None, "seeds": 5})
     ('unrun', 'unknown')
     """
     holds = claim.get("holds")
-    if holds is None and claim.get("seeds") == 0:
-        return "unrun"
-    return verdict(None if holds is None else bool(holds))[0]
+    if holds is None:
+        return "unrun" if claim.get("seeds") == 0 else "unknown"
+    return "yes" if holds else "no"
 
 
-def numbered(claim: Mapping[str, Any]) -> tuple[int | None, str]:
-    """The number of a claim and its sentence, from "Claim 8: MADE beats Hoeffding.".
+def effects_of(claim: Mapping[str, Any]) -> list[Effect]:
+    """The numbers that the verdict of a claim rests on."""
+    return [Effect.from_dict(one) for one in claim.get("effects", ())]
 
-    >>> numbered({"claim": "Claim 8: MADE beats Hoeffding."})
-    (8, 'MADE beats Hoeffding.')
+
+SENTENCES: Mapping[int, tuple[str, str]] = {  # by claim, the most important first: if it holds, and if it does not
+    33: (
+        "On MiniGrid the density of MADE matters: with the same first-visit mask, RND needs more frames.",
+        "On MiniGrid the first-visit mask decides, not the density of MADE: with the mask, RND does as well.",
+    ),
+    35: (
+        "The VAE released with the paper ranks recent experience as true counts do.",
+        "The VAE released with the paper is not a density of recent experience.",
+    ),
+    24: (
+        "RE3 is as fast with the coefficient of the MADE paper as with that of its authors.",
+        "RE3 depends on its coefficient: with its authors' it is at least twice as fast as with the MADE paper's.",
+    ),
+}
+
+
+def findings(sections: Sequence[Section], most: int = 3) -> list[dict[str, Any]]:
+    """What matters most of the decided claims: a sentence for each, with the range of its effects.
+
+    After those of `SENTENCES` come claims that do not hold, then claims that do.
     """
-    text = str(claim.get("claim", ""))
-    found = re.match(r"Claim (\d+): (.*)", text, re.S)
-    return (int(found[1]), found[2]) if found else (None, text)
+    claims = [claim for section in sections for claim in section.claims if _decided(claim) is not None]
+    order = list(SENTENCES)
+    claims.sort(key=lambda one: (order.index(one["claim"]) if one["claim"] in order else 99, bool(one["holds"])))
+    found = []
+    for claim in claims[:most]:
+        plain = (claim["text"], f"The paper's claim does not hold here: {claim['text']}")
+        text = SENTENCES.get(claim["claim"], plain)[not _decided(claim)]
+        found.append({"claim": claim["claim"], "text": text, "evidence": _evidence(claim)})
+    return found
+
+
+def _decided(claim: Mapping[str, Any]) -> bool | None:
+    """Which of the two sentences of a claim is true."""
+    if claim["claim"] != 24:
+        return claim["holds"]
+    times = [one.value for one in effects_of(claim) if one.unit.startswith("steps to")]  # of RE3 at both coefficients
+    return times[0] < 2 * times[1] if len(times) == 2 else None
+
+
+def _evidence(claim: Mapping[str, Any]) -> list[str]:
+    """For each unit with several effects, their range, or both of two."""
+    lines, effects = [], effects_of(claim)
+    for unit in dict.fromkeys(one.unit for one in effects):
+        same = [one for one in effects if one.unit == unit]
+        text = "; ".join(f"{one.name} {one.text}".strip() for one in same)
+        if len(same) > 2:
+            low, high = (find(one.value for one in same) for find in (min, max))
+            text = f"{low:.2g} to {high:.2g} ({len(same)} comparisons, {claim['seeds']} seeds)"
+        if len(same) > 1 or len(effects) == 1:
+            lines.append(f"{unit}: {text}" if unit else text)
+    return lines[:2]
 
 
 PARTS = {  # as the page's filter names them, in the paper's order
@@ -87,70 +146,59 @@ PARTS = {  # as the page's filter names them, in the paper's order
     "6": "6 Related work",
     "": "elsewhere",
 }
-_FIGURES = {1: "1", 3: "4.1", 4: "4.1", 5: "4.1", 6: "4.2", 7: "5.1", 8: "5.2", 9: "5.2", 10: "5.3"}
+_THEORY = ("Eq", "Proposition", "Theorem", "Remark")
 
 
 def paper_section(where: str) -> str:
-    """The part that a place such as "Fig. 3, Sec. 4.1" is in; the section counts before the figure.
+    """The part that a reference such as "Fig. 3, Sec. 4.1" is in.
 
     >>> [paper_section(x) for x in ("Fig. 3, Sec. 4.1", "Theorem 1", "Fig. 1", "Sec. 3.2, App. A", "a letter")]
     ['4.1', '3', '1', '3', '']
     """
-    if found := re.search(r"Sec\. (\d+)(\.\d+)?", where):
-        whole = found[1] + (found[2] or "")
-        return next((name for name in (whole, found[1]) if name in PARTS), "")
-    if found := re.search(r"Fig\. (\d+)", where):
-        return _FIGURES.get(int(found[1]), "")
-    return "3" if re.search(r"\b(Eqs?\.|Proposition|Theorem|Remark|Lemma|Algorithm|Alg\.|App\. A)", where) else ""
+    found = re.search(r"Sec\. (\d+)(\.\d+)?", where)
+    names = (found[0][5:], found[1]) if found else ("3",) if where.startswith(_THEORY) else ("1",) * (where == "Fig. 1")
+    return next((name for name in names if name in PARTS), "")
 
 
-NAME, FORMAT = "report.json", 1
-_PLAIN = ("name", "title", "intro", "claims", "tables", "settings", "provenance", "maps", "curves")
+NAME, FORMAT = "report.json", 2
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\.png")
 
 
-def write(folder: Path, sections: Sequence[Section], images: Sequence[Sequence[Path]]) -> Path:
-    """Write report.json, whole or not at all; `images` are the files of each section's figures, in that folder."""
-    kept = []
-    for section, files in zip(sections, images, strict=True):
-        shown = zip(files, section.figures, strict=True)
-        figures = [{"file": path.name, "caption": caption, "alt": alt} for path, (caption, _, alt) in shown]
-        kept.append(
-            {name: getattr(section, name) for name in _PLAIN} | {"figures": figures, "earlier": section.earlier}
-        )
-    lines = ",\n".join(json.dumps(one, default=list, separators=(",", ":")) for one in kept)  # a section a line
+def write(folder: Path, sections: Sequence[Section]) -> Path:
+    """Write report.json atomically; the figures are in the same folder."""
+    stored = [
+        {**section._asdict(), "figures": [{**one._asdict(), "file": one.file.name} for one in section.figures]}
+        for section in sections
+    ]
+    lines = ",\n".join(json.dumps(one, default=list, separators=(",", ":")) for one in stored)  # a section a line
     text = f'{{"format": {FORMAT}, "sections": [\n{lines}\n]}}\n'
     return safe_files.write_atomic(folder / NAME, text)
 
 
-def read(folder: Path) -> list[tuple[Section, list[Path]]]:
-    """The sections of an earlier report with the files of their figures, each marked as earlier; [] without one."""
+def read(folder: Path) -> list[Section]:
+    """The sections of an earlier report, each marked as earlier; [] without one."""
     path = folder / NAME
     if not path.exists():
         return []
     try:
-        held = json.loads(path.read_text("utf-8"))
-        if held["format"] > FORMAT:
-            raise ValueError(f"its format is {held['format']}, and this made reads up to {FORMAT}: update made")
-        return [_section(folder, one) for one in held["sections"]]
+        stored = json.loads(path.read_text("utf-8"))
+        if stored["format"] != FORMAT:
+            raise ValueError(f"its format is {stored['format']}, and this version of made reads format {FORMAT}")
+        return [_section(folder, one) for one in stored["sections"]]
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
         raise ValueError(
             f"{path} cannot be read ({error}): delete it, or write the report to another folder."
         ) from None
 
 
-def _section(folder: Path, held: dict[str, Any]) -> tuple[Section, list[Path]]:
-    files = [folder / _named(one["file"]) for one in held["figures"]]
-    pairs = zip(files, held["figures"], strict=True)
-    figures = [(one["caption"], file.read_bytes(), one["alt"]) for file, one in pairs]
-    commit = held["provenance"].get("commit")
+def _section(folder: Path, stored: Mapping[str, Any]) -> Section:
+    figures = [Figure(folder / one["file"], one["caption"], one["alt"]) for one in stored["figures"]]
+    for one in stored["figures"]:
+        if not _FILE.fullmatch(one["file"]):  # nothing outside the folder is opened
+            raise ValueError(f"{one['file']!r} is not the name of a figure in the same folder")
+    for claim in stored["claims"]:
+        int(claim["claim"]), [one.text for one in effects_of(claim)]  # raises where they are not numbers
+    commit = stored["provenance"].get("commit")
     commits = [str(one)[:10] for one in (commit if isinstance(commit, list) else [commit]) if one]
-    mark = held["earlier"] or f"an earlier report{f', runs of commit {commits[0]}' if commits else ''}"
-    return Section(**{name: held[name] for name in _PLAIN}, figures=figures, earlier=mark), files
-
-
-def _named(file: str) -> str:
-    """A plain file name; whatever the digest says, nothing outside its folder is opened."""
-    if not _FILE.fullmatch(file):
-        raise ValueError(f"{file!r} is not the name of a figure beside it")
-    return file
+    earlier = stored["earlier"] or f"an earlier report{f', runs of commit {commits[0]}' if commits else ''}"
+    return Section(**{**stored, "figures": figures, "earlier": earlier})

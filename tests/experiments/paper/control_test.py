@@ -316,7 +316,7 @@ def test_what_was_run_is_judged_and_drawn_and_what_was_not_is_named(tmp_path, ca
     lack = runner.not_run(one, table)
     assert "pendulum_swingup/re3 (2 of 3 seeds)" in lack and "hopper_hop/made" in lack
     assert not {"pendulum_swingup/made", "pendulum_swingup/none"} & set(lack)
-    section = runner.publish(one, store, tmp_path).section
+    section = runner.publish(one, store, tmp_path)
     assert len(section.figures) == 1 and section.tables[-1][2] == [[label] for label in lack]
     assert {row["holds"] for row in section.claims} == {None}
     seeds = {row["name"]: row["seeds"] for row in section.claims}
@@ -353,22 +353,20 @@ def cut_off(
 def test_what_was_cut_off_is_drawn_and_told_as_far_as_it_goes_and_never_judged(tmp_path, capsys):
     store = Store(tmp_path / "runs")
     one = begun(store, made=3, none=3)
-    before, judged = list(runner.publish(one, store, tmp_path).section.claims), runner.check(one, store)
+    before, judged = list(runner.publish(one, store, tmp_path).claims), runner.check(one, store)
     cut_off(store, "pendulum_swingup/re3", 20_000, (0, 1, 2))
     cut_off(store, "pendulum_swingup/made", 45_000)  # of which whole runs are there
     cut_off(store, "hopper_hop/made", 15_000)
     published = runner.publish(one, store, tmp_path)
-    assert published.section.claims == before and runner.check(one, store) == judged, "no verdict rests on it"
-    assert published.section.settings["hopper_hop/made"] == to_dict(
-        control_returns.trials(Scale.GPU)["hopper_hop/made"]
-    )
-    assert "from_update" not in published.section.provenance and published.section.provenance["runs"] == 10
-    (title, _, rows), (_, _, absent) = published.section.tables
+    assert published.claims == before and runner.check(one, store) == judged, "no verdict rests on it"
+    assert published.settings["hopper_hop/made"] == to_dict(control_returns.trials(Scale.GPU)["hopper_hop/made"])
+    assert "from_update" not in published.provenance and published.provenance["runs"] == 10
+    (title, _, rows), (_, _, absent) = published.tables
     steps = {(row[0].split(" ")[0], row[1]): row[3] for row in rows}
     assert title == "Every method" and steps[("pendulum_swingup", "re3")] == "40,000 of 100,000"
     assert steps[("hopper_hop", "made")] == "30,000 of 100,000" and steps[("pendulum_swingup", "made")] == "20,000"
     assert ["hopper_hop/made (begun: 30,000 of 100,000 steps)"] in absent and ["hopper_hop/re3"] in absent
-    assert "circle" in published.section.figures[0][0]
+    assert "circle" in published.figures[0].caption
     assert cli.main(["check", "dmc", "--out", str(store.root)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "pendulum_swingup/re3 (begun: 40,000 of 100,000 steps)" in said and "pendulum_swingup/made (" not in said

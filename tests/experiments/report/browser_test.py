@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from made.experiments.report.page import write
+from made.experiments.report.render import write
 
 pytest.importorskip(
     "playwright", reason="The browser tests need the Python package playwright: pip install playwright."
@@ -33,7 +33,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def address(lock, grid, agent, tmp_path_factory) -> str:
-    return write(tmp_path_factory.mktemp("page") / "index.html", [lock, grid], agents=[agent]).as_uri()
+    return write(tmp_path_factory.mktemp("page") / "index.html", [lock, grid], [agent]).as_uri()
 
 
 @pytest.fixture
@@ -113,17 +113,37 @@ def test_the_switch_moves_the_curves_and_the_legend_hides_them(show, address):
     assert lines.count() == 0 and "RND" in box.locator(".items").inner_text()
 
 
-def test_a_film_plays_when_asked(show, address):
+def test_a_video_plays_on_request(show, address):
     page = show(address)
     video = page.locator("#agents img[data-video]")
-    assert video.get_attribute("src").startswith("data:image/png")
+    still, moving = video.get_attribute("src"), video.get_attribute("data-video")
+    assert still.startswith("data:image/webp") and moving.startswith("data:image/gif") and still != moving
     page.click(".video")
-    assert (
-        video.get_attribute("src").startswith("data:image/gif")
-        and page.get_attribute(".video", "aria-pressed") == "true"
-    )
+    assert video.get_attribute("src") == moving and page.get_attribute(".video", "aria-pressed") == "true"
     page.click(".video")
-    assert video.get_attribute("src").startswith("data:image/png")
+    assert video.get_attribute("src") == still
+
+
+def test_a_filtered_view_has_an_address(show, address):
+    page = show(address)
+    page.uncheck("[value=yes]")
+    page.select_option("#part", "4.1")
+    assert page.url.endswith("?without=yes&section=4.1")
+    again = show(page.url)
+    assert shown(again, ".overview tbody tr") == 1 and not again.is_checked("[value=yes]")
+    assert again.input_value("#part") == "4.1"
+    again.click("text=Show all")
+    expect(again.locator("#shown")).to_have_text("4 of 4 claims shown")
+    assert again.url == address
+
+
+def test_figures_of_lines_are_inverted_in_the_dark(show, address):
+    look = "e => getComputedStyle(e).filter"
+    page = show(address, color_scheme="dark")
+    figure = page.locator("img.drawing").first
+    assert "invert" in figure.evaluate(look)
+    page.locator("[name=theme][value=light]").check(force=True)
+    assert figure.evaluate(look) == "none"
 
 
 def test_nothing_overflows_a_phone(show, address):
@@ -210,7 +230,7 @@ def test_all_text_can_be_read_in_both_schemes_and_the_switch_overrides(show, add
 
 
 def test_hostile_words_are_only_words(show, hostile, tmp_path):
-    page = show(write(tmp_path / "bad.html", [hostile[0]], agents=[hostile[1]]).as_uri())
+    page = show(write(tmp_path / "bad.html", [hostile[0]], [hostile[1]]).as_uri())
     page.click(".play")
     assert page.evaluate("window.caught") is None and page.locator("img[onerror]").count() == 0
     assert "<script>window.caught=1</script>" in page.inner_text(".curves .items >> nth=0")

@@ -68,8 +68,8 @@ def test_an_earlier_report_stands_in_for_a_store_that_is_not_there(folder, tmp_p
     (section,) = written.sections
     assert section.earlier == "an earlier report, runs of commit abc123" and len(section.maps["steps"]) == 6
     assert (tmp_path / "new" / "lock_heatmap.png").read_bytes() == (root / "report" / "lock_heatmap.png").read_bytes()
-    assert "From an earlier report" in written.page.read_text("utf-8")
-    assert collect.find([tmp_path / "new"]).earlier["lock_heatmap"][0].earlier == section.earlier
+    assert "copied from" in written.page.read_text("utf-8")
+    assert collect.find([tmp_path / "new"]).earlier["lock_heatmap"].earlier == section.earlier
 
 
 def test_what_is_incomplete_says_what_is_missing(tmp_path):
@@ -93,8 +93,9 @@ def test_below_a_part_of_a_large_scale_stands_a_smaller_one_that_is_complete(tmp
     control(tmp_path / "runs", Scale.SMALL)
     written = collect.reproduce([tmp_path / "runs"], tmp_path / "to", ["dmc"])
     (both,) = written.sections
-    assert [path.name for path in written.images[0]] == ["dmc.png", "dmc_small.png"]
-    assert both.figures[0] == alone.figures[0] and both.figures[1][0].startswith("At scale small: Soft actor-critic")
+    assert [one.file.name for one in both.figures] == ["dmc.png", "dmc_small.png"]
+    first, second = both.figures
+    assert first.png == alone.figures[0].png and second.caption.startswith("At scale small: Soft actor-critic")
     assert [title for title, *_ in both.tables] == [
         "Every method",
         "Not run at this scale",
@@ -102,7 +103,7 @@ def test_below_a_part_of_a_large_scale_stands_a_smaller_one_that_is_complete(tmp
     ]
     assert both.claims == alone.claims and {claim["scale"] for claim in both.claims} == {"gpu"}
     assert both.provenance["runs"] == 2 and both.provenance["at scale small: runs"] == len(control_setup.SMALL)
-    assert all(path.exists() for path in written.images[0])
+    assert all(one.file.exists() for one in both.figures)
 
 
 def test_a_scale_can_be_asked_for(folder, tmp_path):

@@ -1,15 +1,14 @@
 """Sections and agents of a page, small and made up, and the same with hostile words in every place."""
 
 import io
-import math
 
 import numpy as np
 import pytest
 
 from made.experiments import plots
 from made.experiments.report.agents import Agent
-from made.experiments.report.curves import line
-from made.experiments.report.model import Section
+from made.experiments.report.charts import line
+from made.experiments.report.model import Figure, Section
 from made.experiments.types import Effect
 
 EVIL = '</script><script>window.caught=1</script><img src=x onerror="window.caught=1">\' onload="\u2028'
@@ -18,19 +17,11 @@ VERDICTS = {"yes": (True, 20), "no": (False, 20), "unknown": (None, 20), "unrun"
 
 def claim(number: int, kind: str, where: str = "Fig. 3, Sec. 4.1", **changes):
     holds, seeds = VERDICTS[kind]
-    given = {"claim": f"Claim {number}: MADE is faster.", "name": f"faster-{number}", "where": where, "holds": holds}
-    given |= {
-        "observed": "return, MADE minus none: vi 1.2 [1, 1.4]; q 0.5 [-0.1, 1.1]",
-        "effects": [effect("vi", 1.2, 1.0, 1.4), effect("q", 0.5, -0.1, 1.1)],
-        "missing": [],
-        "scale": "small",
-        "seeds": seeds,
-    }
+    given = {"claim": number, "text": "MADE is faster.", "name": f"faster-{number}", "where": where, "holds": holds}
+    unit = "return, MADE minus none"
+    effects = [Effect("vi", 1.2, 1.0, 1.4, unit), Effect("q", 0.5, -0.1, 1.1, unit)] if seeds else []
+    given |= {"scale": "small", "seeds": seeds, "effects": [one.to_dict() for one in effects], "observed": ""}
     return given | {"command": "made run lock --scale small"} | changes
-
-
-def effect(name: str, value: float, low: float, high: float, unit: str = "return, MADE minus none"):
-    return Effect(name, value, low, high, unit, seeds=20).to_dict()
 
 
 def maps(word: str = "") -> dict:
@@ -67,15 +58,16 @@ def gif() -> bytes:
 
 
 @pytest.fixture(scope="session")
-def lock(png) -> Section:
+def lock(png, tmp_path_factory) -> Section:
+    (file := tmp_path_factory.mktemp("figures") / "lock.png").write_bytes(png)
     runs = {"vi/made": {"env": {"H": 20}, "bonus": {"kind": "MADE", "B": 100}}}
     runs["vi/none"] = {"env": {"H": 20}, "bonus": {"kind": "None"}}
     return Section(
         "lock",
         "Lock",
         "First `paragraph`.\n\nSecond paragraph.",
-        [("The caption", png, "a line")],
-        [claim(1, "yes"), claim(2, "no"), claim(3, "unknown", "Theorem 1")],
+        [Figure(file, "The caption", "a line")],
+        [claim(1, "yes"), claim(2, "no"), claim(3, "unknown", "Theorem 1", missing=["more seeds"])],
         [("Final return", ("method", "return"), [("MADE", 0.123456789), ("none", 3)])],
         runs,
         {"commit": "abc123", "dirty": False, "device": ["cpu", "H200"], "wall_s": 12.5},
@@ -85,8 +77,7 @@ def lock(png) -> Section:
 
 @pytest.fixture(scope="session")
 def grid() -> Section:
-    unrun = claim(4, "unrun", "Sec. 5.1", observed="nothing recorded", effects=[])
-    return Section("grid", "Grid", claims=[unrun], curves=curves())
+    return Section("grid", "Grid", claims=[claim(4, "unrun", "Sec. 5.1")], curves=curves())
 
 
 @pytest.fixture(scope="session")
@@ -96,16 +87,16 @@ def agent(gif, png) -> Agent:
 
 
 @pytest.fixture(scope="session")
-def hostile(png, gif) -> tuple[Section, Agent]:
-    bad = claim(1, "yes", EVIL, claim=EVIL, name=EVIL, observed=f"{EVIL}: {EVIL} 1 [0, 2]; {EVIL} 2 [1, 3]", scale=EVIL)
-    bad |= {"seeds": EVIL, "command": EVIL, "effects": [effect(EVIL, 1, 0, 2, EVIL), effect(EVIL, 2, 1, 3, EVIL)]}
-    numbers = [effect(EVIL, 1, math.nan, math.nan, EVIL)] * 9
-    long = claim(2, "no", EVIL, observed="; ".join([f"{EVIL}: {EVIL}"] * 9), effects=numbers)
+def hostile(lock, png, gif) -> tuple[Section, Agent]:
+    effects = [Effect(EVIL, i, i - 1.0, i + 1.0, EVIL).to_dict() for i in range(9)]
+    bad = claim(1, "yes", EVIL, text=EVIL, name=EVIL, effects=effects[:2], scale=EVIL)
+    bad |= {"seeds": EVIL, "command": EVIL}
+    long = claim(2, "no", EVIL, effects=effects, missing=[EVIL], note=EVIL)
     section = Section(
         EVIL,
         EVIL,
         f"`{EVIL}` {EVIL}",
-        [(EVIL, png, EVIL)],
+        [Figure(lock.figures[0].file, EVIL, EVIL)],
         [bad, long],
         [(EVIL, (EVIL, EVIL), [(EVIL, EVIL), (EVIL, [EVIL])])],
         {EVIL: {EVIL: EVIL}, "other": {EVIL: {EVIL: [EVIL]}}},

@@ -6,8 +6,9 @@ import re
 import numpy as np
 import pytest
 
+from made.experiments import experiments
 from made.experiments.paper import lock_probes
-from made.experiments.report import agents, collect, curves, heatmaps, model, training_curves
+from made.experiments.report import agents, charts, collect, model, render
 from made.experiments.store import packed
 from made.experiments.store.table import Label, Record, Table
 from made.tabular.families import Lock
@@ -17,9 +18,9 @@ def test_the_maps_are_those_of_figure_5():
     lock, rng = Lock(H=3), np.random.default_rng(0)
     visits = {s: np.cumsum(rng.integers(0, 9, (4, 14, 2)), axis=0) for s in range(3)}
     rows, arrays = {"step": np.arange(1, 5), "return": np.zeros(4)}, {"step": np.array([200, 400, 600, 800])}
-    labels = [f"{form}/{m}" for form in heatmaps.FORMS for m in lock_probes.SHOWN]
+    labels = [f"{form}/{m}" for form in charts.FORMS for m in lock_probes.SHOWN]
     table = Table(Record(one, s, rows, {**arrays, "visits": visits[s]}) for one in labels for s in visits)
-    given = heatmaps.of(table)
+    given = charts.visit_maps(table)
     assert (given["columns"], given["steps"], given["seeds"], len(given["forms"])) == (3, [200, 400, 600, 800], 3, 2)
     median = np.median(lock_probes.maps(table, "vi/bernstein"), axis=0)
     for shown, counted in zip(given["forms"][0]["methods"][1]["frames"], median, strict=True):
@@ -30,11 +31,9 @@ def test_a_curve_has_frames_time_and_an_interval():
     steps = np.array([64, 128, 192])
     made_by = {"provenance": {"wall_s": 60.0, "lanes": 20, "device": "H200"}}
     seen = [np.array([0, 0 if s else np.nan, s]) for s in range(4)]  # no episode ended in a row of the first seed
-    runs = [
-        Record(Label(task="DoorKey", method="made"), s, {"step": steps, "return": x}, run=made_by)
-        for s, x in enumerate(seen)
-    ]
-    given = curves.of(Table(runs))
+    label = Label(task="DoorKey", method="made")
+    runs = [Record(label, s, {"step": steps, "return": x}, run=made_by) for s, x in enumerate(seen)]
+    given = charts.learning_curves(Table(runs))
     (panel,) = given["panels"]
     (line,) = panel["lines"]
     assert panel["name"] == "DoorKey" and line["text"] == "MADE" and line["shown"] and "H200" in given["note"]
@@ -43,7 +42,7 @@ def test_a_curve_has_frames_time_and_an_interval():
 
 
 def test_one_seed_has_a_line_and_no_interval():
-    line = curves.line("none", np.array([1, 2]), np.array([1.0, 2.0]), np.array([[0.5, 0.25]]))
+    line = charts.line("none", np.array([1, 2]), np.array([1.0, 2.0]), np.array([[0.5, 0.25]]))
     assert line["middle"] == [0.5, 0.25] and line["low"] == line["high"] == [None, None] and line["dash"] == "5 2"
 
 
@@ -86,13 +85,14 @@ def test_packed_runs_of_made_train_are_read_with_their_video(tmp_path, gif, png)
 def test_a_run_of_made_train_is_read_with_its_video(tmp_path, gif, png):
     agent = agents.read(run_folder(tmp_path / "a", gif, png))
     assert agent is not None
-    assert (agent.task, agent.bonus, agent.device) == ("DoorKey-5x5", "rnd behind the gate", "EPYC, 2 cores")
+    assert (agent.task, agent.bonus, agent.device) == ("DoorKey-5x5", "first-visit rnd", "EPYC, 2 cores")
     assert agent.videos == (gif,) and agent.visits == (png,)
     assert agent.line["frames"] == [200] and agent.line["seconds"] == [5.0]  # the row that both seeds have
-    assert "video" in (shown := agents.shown([agent], "x")) and shown.count("data:image/gif") == 1
+    shown = render.render([], [agent])
+    assert 'class="video"' in shown and shown.count("data:image/gif") == 1
 
 
-def test_dreams_are_shown_as_a_film_and_as_points(tmp_path, gif):
+def test_dreams_are_shown_as_a_video_and_as_points(tmp_path, gif):
     folder = run_folder(tmp_path / "a")
     (folder / "dream-seed0.gif").write_bytes(gif)
     rows = [
@@ -104,13 +104,13 @@ def test_dreams_are_shown_as_a_film_and_as_points(tmp_path, gif):
     (folder / "dreams.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
     agent = agents.read(folder)
     assert agent is not None and (agent.dreams, agent.returns) == ((gif,), ((1.0, 3.0), (5.0, 2.0)))
-    shown = agents.shown([agent], "x")
+    shown = render.render([], [agent])
     assert shown.count("data:image/gif") == 1 and shown.count("<circle") == 2 and "2 windows" in shown
     # The larger imagined return stands higher, and the larger paid one further right.
     (x, y), (further, lower) = ([float(n) for n in found] for found in re.findall(r'cx="(.*?)" cy="(.*?)"', shown))
     assert further > x and lower > y and ">5</text>" in shown and ">1</text>" in shown
-    alike = training_curves.scatter([(0.0, 0.0)] * 3, "<b>")
-    assert "NaN" not in alike and "nan" not in alike and "<b>" not in alike
+    alike = render.render([], [agent._replace(returns=[(0.0, 0.0)] * 3)])
+    assert alike.count('cx="140.0" cy="80.0"') == 3
     (folder / "dreams.csv").write_text("seed,window\n0,0\n")
     (folder / "dream-seed0.gif").write_bytes(b"<svg onload=alert(1)>")
     agent = agents.read(folder)
@@ -126,28 +126,38 @@ def test_what_is_no_run_or_no_image_is_left_out(tmp_path):
         assert agents.read(run_folder(tmp_path / "old", format=1, sessions=[{"commit": "ab12"}])) is None
 
 
-def test_a_digest_keeps_a_section_and_marks_it_as_earlier(tmp_path, lock, png):
+def test_report_json_keeps_a_section_and_marks_it_as_earlier(tmp_path, lock, png):
     (tmp_path / "lock.png").write_bytes(png)
-    model.write(tmp_path, [lock], [[tmp_path / "lock.png"]])
-    ((section, files),) = model.read(tmp_path)
-    assert files == [tmp_path / "lock.png"] and section.earlier == "an earlier report, runs of commit abc123"
-    assert section.figures == lock.figures and section.claims == lock.claims and section.maps == lock.maps
-    model.write(tmp_path, [section], [files])
-    assert model.read(tmp_path)[0][0] == section
-    assert model.read(tmp_path / "nothing") == []
+    model.write(tmp_path, [lock])
+    (section,) = model.read(tmp_path)
+    assert section.earlier == "an earlier report, runs of commit abc123"
+    assert section.figures == [lock.figures[0]._replace(file=tmp_path / "lock.png")]
+    assert section.claims == lock.claims and section.maps == lock.maps
+    model.write(tmp_path, [section])
+    assert model.read(tmp_path) == [section] and model.read(tmp_path / "nothing") == []
 
 
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
         ("lock.png", "../lock.png", "not the name of a figure"),
-        ('"format": 1', '"format": 9', "update made"),
+        ('"format": 2', '"format": 9', "reads format 2"),
+        ('"format": 2', '"format": 1', "reads format 2"),
+        ('"claim":1', '"claim":"x"', "cannot"),
+        ('"value":1.2', '"value":"x"', "cannot"),
         ("}", "", "cannot"),
     ],
 )
-def test_a_digest_that_cannot_be_trusted_is_refused(tmp_path, lock, png, old, new, told):
+def test_a_report_json_that_cannot_be_trusted_is_refused(tmp_path, lock, png, old, new, told):
     (tmp_path / "lock.png").write_bytes(png)
-    path = model.write(tmp_path, [lock], [[tmp_path / "lock.png"]])
+    path = model.write(tmp_path, [lock])
     path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
     with pytest.raises(ValueError, match=told):
         model.read(tmp_path)
+
+
+def test_every_claim_stands_in_a_part_of_the_paper():
+    places = {claim.where for experiment in experiments().values() for claim in experiment.claims}
+    assert len(places) > 10 and all(model.paper_section(where) in set(model.PARTS) - {""} for where in places)
+    given = {"Fig. 10, Sec. 5.3": "5.3", "Fig. 10": "", "Sec. 9": "", "Eqs. (5), (6)": "3"}
+    assert {where: model.paper_section(where) for where in given} == given

@@ -1,7 +1,7 @@
 // Learning curves: one task at a time, against frames or against time, with the methods that are ticked.
 const AXES = { frames: "environment frames", seconds: "seconds" };
-const ink = (colour) => (colour.toLowerCase() === "#000000" ? "var(--ink)" // black would vanish in the dark
-  : `light-dark(color-mix(in oklab, ${colour} 90%, black), color-mix(in oklab, ${colour} 72%, white))`);
+const ink = (color) => (color.toLowerCase() === "#000000" ? "var(--ink)" // black would vanish in the dark
+  : `light-dark(color-mix(in oklab, ${color} 90%, black), color-mix(in oklab, ${color} 72%, white))`);
 
 function ticks(low, high, count) {
   const rough = (high - low) / count || 1, base = 10 ** Math.floor(Math.log10(rough));
@@ -53,12 +53,12 @@ function chart(panel, lines, axis, name, narrow) {
   }
   svg.append(element("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }));
   svg.append(element("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, AXES[axis]));
-  svg.append(element("text", { x: left - 8, y: 12, "text-anchor": "end" }, name));
+  svg.append(element("text", { x: 0, y: 12 }, name));
   for (const line of lines) {
-    svg.append(element("path", { d: shade(line, line[axis], x, y), fill: ink(line.colour), opacity: 0.15 }));
+    svg.append(element("path", { d: shade(line, line[axis], x, y), fill: ink(line.color), opacity: 0.15 }));
   }
   for (const line of lines) {
-    const look = { fill: "none", stroke: ink(line.colour), "stroke-width": 2, "stroke-dasharray": dashes(line) };
+    const look = { fill: "none", stroke: ink(line.color), "stroke-width": 2, "stroke-dasharray": dashes(line) };
     svg.append(element("path", { class: "curve", d: path(line[axis], line.middle, x, y), ...look }));
   }
   return svg;
@@ -99,9 +99,9 @@ function curves(box) {
     const tick = element("input", { type: "checkbox" });
     tick.checked = chosen.get(line.text);
     tick.addEventListener("change", () => { chosen.set(line.text, tick.checked); draw(); });
-    const look = { x1: 0, x2: 26, y1: 4, y2: 4, stroke: ink(line.colour), "stroke-width": 3, "stroke-dasharray": dashes(line) };
+    const look = { x1: 0, x2: 26, y1: 4, y2: 4, stroke: ink(line.color), "stroke-width": 3, "stroke-dasharray": dashes(line) };
     const sample = element("svg", { viewBox: "0 0 26 8", "aria-hidden": "true" }, element("line", look));
-    return element("label", {}, tick, sample, line.text);
+    return element("label", {}, tick, sample, `${line.text} (${line.seeds})`);
   }));
   box.hidden = false;
   task.addEventListener("change", () => { legend(); draw(); });

@@ -1,4 +1,4 @@
-// Maps of visits: the same stretch of episodes for every bonus side by side; the slider moves through the run.
+// Maps of visits: the same window of episodes for every bonus; the slider moves through the run.
 const VIRIDIS = ["#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725"];
 
 function tint(share) { // 0 to 1 along viridis, straight lines between its nine stops

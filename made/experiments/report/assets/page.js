@@ -29,6 +29,19 @@ function filters() {
   const form = document.getElementById("filters");
   if (!form) return;
   const claims = all("[data-verdict]"), rows = all(".overview .claim"), boxes = all("[name=verdict]", form);
+  const address = () => { // a filtered view can be linked
+    const query = new URLSearchParams(), off = boxes.filter((box) => !box.checked).map((box) => box.value);
+    if (off.length) query.set("without", off.join(" "));
+    if (form.elements.part.value) query.set("section", form.elements.part.value);
+    try { history.replaceState(null, "", `${query.size ? `?${query}` : location.pathname}${location.hash}`); }
+    catch { /* an address that may not change, that is all */ }
+  };
+  const restore = () => {
+    const query = new URLSearchParams(location.search), off = (query.get("without") || "").split(" ");
+    for (const box of boxes) box.checked = !off.includes(box.value);
+    const part = query.get("section") || "";
+    if ([...form.elements.part.options].some((option) => option.value === part)) form.elements.part.value = part;
+  };
   const apply = () => {
     const kinds = new Set(boxes.filter((box) => box.checked).map((box) => box.value));
     const part = form.elements.part.value, whole = !part && kinds.size === boxes.length;
@@ -44,9 +57,10 @@ function filters() {
     document.querySelector(".nothing").hidden = left > 0;
   };
   form.hidden = false;
-  form.addEventListener("change", apply);
+  form.addEventListener("change", () => { apply(); address(); });
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", () => setTimeout(apply)); // after the fields are back
+  form.addEventListener("reset", () => setTimeout(() => { apply(); address(); })); // after the fields are back
+  restore();
   apply();
 }
 
