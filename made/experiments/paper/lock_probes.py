@@ -117,7 +117,7 @@ def _shades(n: int) -> list[tuple[float, ...]]:
 
 def values_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     """How far every bonus is from Bernstein's on the same experience."""
-    names = [n.removeprefix("bonus_") for n in table.array_names(DRIVERS[0]) if n.startswith("bonus_")]
+    names = sorted(n.removeprefix("bonus_") for n in table.array_names(DRIVERS[0]) if n.startswith("bonus_"))
     rows = [
         [driver, name, str(interval(log_distance(table, driver, name, "bernstein"), "iqm", types.rng()))]
         for driver in DRIVERS
