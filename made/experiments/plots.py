@@ -24,7 +24,6 @@ from made.training.paths import make_dir
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 
 COLUMN, PAGE = 3.4, 6.9  # inches: the width of one column and of the text of a page
 PALETTE_SIZE, EXACT = 256, 128  # colours of a saved PNG, and how many of them are the commonest, kept exactly
@@ -135,7 +134,7 @@ def style() -> Any:
 
 
 def figure(
-    rows: int = 1, columns: int = 1, *, width: float | int = PAGE, height: float | int = 2.4, **options: Any
+    rows: int = 1, columns: int = 1, *, width: float = PAGE, height: float = 2.4, **options: Any
 ) -> tuple["Figure", np.ndarray]:
     """An empty figure, `width` inches wide and `height` inches a row, and its axes [rows, columns].
 
@@ -206,13 +205,12 @@ def curves(
             look = style_of(names.get(label, label))
             steps, values = table.curves(label, metric)
             whole = ~np.isnan(values).any(axis=0)
-            line, low, high = np.full((3, len(steps)), np.nan)
+            shown = np.full((3, len(steps)), np.nan)
             if whole.any():
-                found = interval(values[:, whole], statistic, rng)
-                line[whole], low[whole], high[whole] = found[:3]
+                shown[:, whole] = interval(values[:, whole], statistic, rng)[:3]
             every = max(1, len(steps) // 8)
             marks = {"marker": look.marker, "markevery": (every * i // len(labels), every)}  # staggered
-            band(ax, steps, line, low, high, look, **marks)
+            band(ax, steps, *shown, look, **marks)
         ax.margins(x=0.01)
 
 
@@ -245,19 +243,6 @@ def bars(ax: "Axes", values: Mapping[str, ArrayLike | CensoredTimes], rng: np.ra
         ax.set_yticks(range(len(values)), [style_of(name).text for name in values])
         ax.set_ylim(len(values) - 0.5, -0.5)
         ax.grid(axis="y", visible=False)
-
-
-def heatmap(ax: "Axes", matrix: ArrayLike, limits: tuple[float, float]) -> "AxesImage":
-    """Draw a matrix [rows, columns] on a logarithmic color scale, its first row on top; NaN and 0 are left grey."""
-    from matplotlib.colors import LogNorm
-
-    shown = np.asarray(matrix, float)
-    with style():
-        ax.set_facecolor("#D9D9D9")
-        masked = np.ma.masked_where(~(shown > 0), shown)
-        image = ax.imshow(masked, norm=LogNorm(*limits), aspect="auto", interpolation="nearest")
-        ax.grid(visible=False)
-    return image
 
 
 def title(ax: "Axes", text: str = "", *, x: str = "", y: str = "") -> None:

@@ -179,19 +179,13 @@ def not_run(study: Study, table: Table) -> list[str]:
 
 def check(study: Study, store: Store) -> list[ClaimResult]:
     """Every claim of the study with its verdict."""
-    return _checked(study, *load(study, store))
+    table, problem = load(study, store)
+    return check_claims(study.experiment, table, study.scale, study.command, problem)
 
 
-def _checked(study: Study, table: Table, problem: str | None) -> list[ClaimResult]:
-    if problem:
-        return unchecked_claims(study, problem, bool(table.labels()))
-    return check_claims(study.experiment, table, study.scale, study.command)
-
-
-def unchecked_claims(study: Study, problem: str, incomplete: bool = False) -> list[ClaimResult]:
-    """The claims of a study whose runs are not there, or not all."""
-    rest = (None, problem, study.scale.value, 0, study.command, [], [problem] * incomplete)
-    return [ClaimResult(claim.number, claim.name, claim.where, *rest) for claim in study.experiment.claims]
+def unchecked_claims(study: Study, problem: str) -> list[ClaimResult]:
+    """The claims of a study whose runs are not there."""
+    return check_claims(study.experiment, Table(), study.scale, study.command, problem)
 
 
 def draw(study: Study, store: Store, folder: Path) -> list[tuple[PaperFigure, Path]]:
@@ -213,7 +207,7 @@ def section(study: Study, judged: Sequence[ClaimResult]) -> Section:
 def publish(study: Study, store: Store, folder: Path, mark: str = "") -> Section:
     """A study as a section of the report. Its figures go to `folder` as PNG and SVG; their names end with `mark`."""
     table, problem = load(study, store)
-    found = section(study, _checked(study, table, problem))
+    found = section(study, check_claims(study.experiment, table, study.scale, study.command, problem))
     table, problem = plottable(study, store, table, problem)
     if problem:
         return found

@@ -6,7 +6,7 @@ The seeds are on the first axis of `values` everywhere, as in `Table.curves`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 Statistic = Callable[..., Any]  # f(values, axis=-1): values with that axis reduced
 
+RESAMPLES, LEVEL = 2000, 0.95  # of every interval
 _CELLS = 2_000_000  # resampled numbers held at once: bounds the memory taken by long curves
 
 
@@ -22,7 +23,7 @@ class Interval(NamedTuple):
 
     `n` is the number of seeds. One seed says nothing about the spread: both ends are then NaN, and without any all is.
 
-    >>> print(Interval(0.5, 0.25, 0.75, n=20, level=0.95))
+    >>> print(Interval(0.5, 0.25, 0.75, n=20))
     0.5 [0.25, 0.75]
     """
 
@@ -30,7 +31,6 @@ class Interval(NamedTuple):
     low: float | np.ndarray
     high: float | np.ndarray
     n: int
-    level: float
 
     def __str__(self) -> str:
         if np.ndim(self.estimate):
@@ -82,74 +82,55 @@ def median(values: ArrayLike, axis: int = -1) -> np.ndarray | np.floating:
 STATISTICS: dict[str, Statistic] = {"iqm": iqm, "mean": mean, "median": median}
 
 
-def interval(
-    values: ArrayLike,
-    statistic: str | Statistic,
-    rng: np.random.Generator,
-    resamples: int = 2000,
-    level: float = 0.95,
-) -> Interval:
+def interval(values: ArrayLike, statistic: str | Statistic, rng: np.random.Generator) -> Interval:
     """The statistic over seeds with its percentile bootstrap interval.
 
     `values` is [n_seeds, ...]; whole seeds are drawn with replacement, the same ones for all the further
     axes, and the statistic is taken over seeds for each further entry. Returns estimate, low and high of
     shape [...].
     """
-    return _over_seeds(_seeds(values), _statistic(statistic), rng, resamples, level)
+    return _over_seeds(_seeds(values), _statistic(statistic), rng)
 
 
-def _over_seeds(
-    values: np.ndarray, reduce: Statistic, rng: np.random.Generator, resamples: int, level: float
-) -> Interval:
-    _check(resamples, level)
+def _over_seeds(values: np.ndarray, reduce: Statistic, rng: np.random.Generator) -> Interval:
     n = len(values)
     columns = np.ascontiguousarray(values.reshape(n, -1).T)
     estimate = np.asarray(reduce(columns, axis=-1), np.float64)
     low = high = np.full(estimate.shape, np.nan)
     if n > 1:
-        draws = rng.integers(n, size=(resamples, n))
+        draws = rng.integers(n, size=(RESAMPLES, n))
         width = max(1, _CELLS // draws.size)
         parts = [columns[i : i + width] for i in range(0, len(columns), width)]
-        ends = [_ends(reduce(np.take(part, draws, axis=1), axis=-1), level) for part in parts]
+        ends = [_ends(reduce(np.take(part, draws, axis=1), axis=-1)) for part in parts]
         low, high = np.concatenate([e[0] for e in ends]), np.concatenate([e[1] for e in ends])
     shape = values.shape[1:]
-    return Interval(_plain(estimate, shape), _plain(low, shape), _plain(high, shape), n, level)
+    return Interval(_plain(estimate, shape), _plain(low, shape), _plain(high, shape), n)
 
 
-def stratified_interval(
-    groups: Mapping[str, ArrayLike] | Sequence[ArrayLike],
-    statistic: str | Statistic,
-    rng: np.random.Generator,
-    resamples: int = 2000,
-    level: float = 0.95,
-) -> Interval:
+def resampled_means(values: ArrayLike, rng: np.random.Generator) -> np.ndarray:
+    """The means of bootstrap resamples of [n_seeds] values, to make intervals of what they are combined to."""
+    values = np.asarray(values, np.float64)
+    return values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
+
+
+def stratified_interval(groups: Sequence[ArrayLike], statistic: str | Statistic, rng: np.random.Generator) -> Interval:
     """The statistic of several tasks pooled, resampling seeds within each task (stratified bootstrap).
 
     Each group holds one task's values, [n_seeds of that task], on a common scale; a task weighs as much
     as it has seeds. `n` counts all runs. A task with one seed shows no spread, so the ends are then NaN.
     Agarwal et al. (2021).
     """
-    strata = [_seeds(g, one=True) for g in (groups.values() if isinstance(groups, Mapping) else groups)]
+    strata = [_seeds(g, one=True) for g in groups]
     reduce = _statistic(statistic)
-    _check(resamples, level)
-    if not strata:
-        raise ValueError("There is no task to pool: give at least one group of values.")
     pooled = np.concatenate(strata)
     low = high = math.nan
     if all(len(s) > 1 for s in strata):
-        drawn = [s[rng.integers(len(s), size=(resamples, len(s)))] for s in strata]
-        low, high = _ends(reduce(np.concatenate(drawn, axis=1), axis=-1), level)
-    return Interval(float(reduce(pooled)), float(low), float(high), len(pooled), level)
+        drawn = [s[rng.integers(len(s), size=(RESAMPLES, len(s)))] for s in strata]
+        low, high = _ends(reduce(np.concatenate(drawn, axis=1), axis=-1))
+    return Interval(float(reduce(pooled)), float(low), float(high), len(pooled))
 
 
-def paired_interval(
-    a: ArrayLike,
-    b: ArrayLike,
-    statistic: str | Statistic,
-    rng: np.random.Generator,
-    resamples: int = 2000,
-    level: float = 0.95,
-) -> Interval:
+def paired_interval(a: ArrayLike, b: ArrayLike, statistic: str | Statistic, rng: np.random.Generator) -> Interval:
     """The statistic of the differences a - b of runs that share their seeds, seed by seed.
 
     Pairing removes what a seed does to both (the same lock, the same level), so the interval is as narrow
@@ -159,12 +140,10 @@ def paired_interval(
     a, b = _seeds(a), _seeds(b)
     if a.shape != b.shape:
         raise ValueError(f"Paired values must match seed by seed, but a is {a.shape} and b is {b.shape}.")
-    return interval(a - b, statistic, rng, resamples, level)
+    return interval(a - b, statistic, rng)
 
 
-def probability_of_improvement(
-    a: ArrayLike, b: ArrayLike, rng: np.random.Generator, resamples: int = 2000, level: float = 0.95
-) -> Interval:
+def probability_of_improvement(a: ArrayLike, b: ArrayLike, rng: np.random.Generator) -> Interval:
     """The chance that a run of `a` beats a run of `b`, ties counted half (the Mann-Whitney statistic).
 
         P = mean over i, j of 1[a_i > b_j] + 1/2 1[a_i = b_j]
@@ -173,14 +152,13 @@ def probability_of_improvement(
     however few the seeds: `n`, the smaller of the two numbers of seeds, must be read with it.
     """
     a, b = _seeds(a, one=True), _seeds(b, one=True)
-    _check(resamples, level)
     wins = (a[:, None] > b) + 0.5 * (a[:, None] == b)
     low = high = math.nan
     if min(len(a), len(b)) > 1:
-        by_a = rng.multinomial(len(a), np.full(len(a), 1 / len(a)), resamples)
-        by_b = rng.multinomial(len(b), np.full(len(b), 1 / len(b)), resamples)
-        low, high = _ends(np.sum((by_a @ wins) * by_b, axis=1) / wins.size, level)
-    return Interval(float(wins.mean()), float(low), float(high), min(len(a), len(b)), level)
+        by_a = rng.multinomial(len(a), np.full(len(a), 1 / len(a)), RESAMPLES)
+        by_b = rng.multinomial(len(b), np.full(len(b), 1 / len(b)), RESAMPLES)
+        low, high = _ends(np.sum((by_a @ wins) * by_b, axis=1) / wins.size)
+    return Interval(float(wins.mean()), float(low), float(high), min(len(a), len(b)))
 
 
 class CensoredTimes(NamedTuple):
@@ -201,13 +179,13 @@ class CensoredTimes(NamedTuple):
         """The fraction of seeds that reached the threshold."""
         return float(np.mean(~self.censored))
 
-    def median(self, rng: np.random.Generator, resamples: int = 2000, level: float = 0.95) -> Interval:
+    def median(self, rng: np.random.Generator) -> Interval:
         """The earliest step by which half of the seeds had reached it; inf, not reached, if fewer did."""
-        return _over_seeds(np.where(self.censored, np.inf, self.times), _half, rng, resamples, level)
+        return _over_seeds(np.where(self.censored, np.inf, self.times), _half, rng)
 
-    def say(self, rng: np.random.Generator, resamples: int = 2000, level: float = 0.95) -> str:
+    def say(self, rng: np.random.Generator) -> str:
         """One line: the median with its interval, and how many seeds reached the threshold at all."""
-        n, middle = len(self.times), self.median(rng, resamples, level)
+        n, middle = len(self.times), self.median(rng)
         line = f"median {middle}; reached by {n - int(self.censored.sum())} of {n} seeds"
         return line + (f" within {self.times[self.censored].max():g}" if self.censored.any() else "")
 
@@ -235,10 +213,10 @@ def _half(values: np.ndarray, axis: int = -1) -> np.ndarray:
     return np.take(np.sort(values, axis), (n + 1) // 2 - 1, axis)
 
 
-def _ends(drawn: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+def _ends(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The two percentiles of [..., resamples], rounded outwards to drawn values, so that inf stays inf."""
     ordered, last = np.sort(drawn, axis=-1), drawn.shape[-1] - 1
-    tail = (1 - level) / 2
+    tail = (1 - LEVEL) / 2
     return ordered[..., math.floor(tail * last)], ordered[..., math.ceil((1 - tail) * last)]
 
 
@@ -261,11 +239,6 @@ def _statistic(statistic: str | Statistic) -> Statistic:
     if statistic not in STATISTICS:
         raise ValueError(f"Unknown statistic {statistic!r}: use {', '.join(STATISTICS)}, or a function.")
     return STATISTICS[statistic]
-
-
-def _check(resamples: int, level: float) -> None:
-    if resamples < 1 or not 0 < level < 1:
-        raise ValueError(f"Need resamples >= 1 and 0 < level < 1, but got {resamples=} and {level=}.")
 
 
 def _plain(array: np.ndarray, shape: tuple[int, ...]) -> float | np.ndarray:

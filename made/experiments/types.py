@@ -182,15 +182,18 @@ class ClaimResult(NamedTuple):
     note: str = ""
 
 
-def check_claims(experiment: Experiment, table: Table, scale: Scale, command: str) -> list[ClaimResult]:
-    """Every claim of an experiment against what was recorded."""
-    most = max((len(table.seeds(label)) for label in table.labels()), default=0)
-    rows = []
+def check_claims(
+    experiment: Experiment, table: Table, scale: Scale, command: str, problem: str | None = None
+) -> list[ClaimResult]:
+    """Every claim of an experiment against what was recorded; where that has a problem, none can be told."""
+    most, rows = max(table.seed_counts(), default=0), []
+    problem = problem or ("" if most else "nothing recorded yet")
     for claim in experiment.claims:
-        found = claim.check(table) if most else Verdict(None, missing=("recorded runs",))
+        found = Verdict(None, seeds=0, missing=(problem,) * bool(most)) if problem else claim.check(table)
         seeds = most if found.seeds is None else found.seeds
         effects = [effect.to_dict() for effect in found.effects]
-        numbers = (found.holds, found.observed, scale.value, seeds, command, effects, list(found.missing), found.note)
+        observed, missing = problem or found.observed, list(found.missing)
+        numbers = (found.holds, observed, scale.value, seeds, command, effects, missing, found.note)
         rows.append(ClaimResult(claim.number, claim.name, claim.where, *numbers))
     return rows
 

@@ -61,10 +61,10 @@ def test_list_names_everything_by_kind(capsys):
         "dmc_buffer",
         "dmc_dreamer",
         "density",
-        "dmc_search",
         "minigrid_density",
         "minigrid_precision",
         "minigrid_search",
+        "dmc_search",
     ]
     assert {"made-tabular", "bernstein"} <= set(kinds["bonuses"]) and "value-iteration" in kinds["agents"]
     assert {"rad", "sac", "dreamer", "impala"} <= set(kinds["agents"]) and "hopper_hop" in kinds["control"]

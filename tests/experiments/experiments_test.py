@@ -169,8 +169,8 @@ def test_a_scale_without_an_entry_takes_the_next_smaller():
 
 
 def test_verdict_rules_hold_fail_and_cannot_tell():
-    wide, up, down = (Interval(e, lo, hi, 20, 0.95) for e, lo, hi in ((0.1, -1, 1), (2, 1, 3), (-2, -3, -1)))
-    few = Interval(2.0, 1.0, 3.0, 3, 0.95)
+    wide, up, down = (Interval(e, lo, hi, 20) for e, lo, hi in ((0.1, -1, 1), (2, 1, 3), (-2, -3, -1)))
+    few = Interval(2.0, 1.0, 3.0, 3)
     assert above({"a": up}, "x").holds is True
     assert above({"a": up, "b": down}, "x").holds is False
     assert above({"a": up, "b": wide}, "x").holds is None

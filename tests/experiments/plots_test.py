@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from made.experiments import plots
+from made.experiments.paper import lock_probes
 from made.experiments.statistics import CensoredTimes, interval, iqm
 from made.experiments.store.table import Record, Table
 
@@ -92,7 +93,7 @@ def test_bars_say_what_was_not_reached():
 def test_heat_maps_share_a_scale_and_leave_zero_and_nan_grey():
     matrices = [np.array([[0.0, 1.0], [5.0, 2.0]]), np.array([[3.0, 100.0], [np.nan, 4.0]])]
     fig, axes = plots.figure(1, 2)
-    images = [plots.heatmap(ax, m, (1.0, 100.0)) for ax, m in zip(axes[0], matrices, strict=True)]
+    images = [lock_probes.heatmap(ax, m, (1.0, 100.0)) for ax, m in zip(axes[0], matrices, strict=True)]
     assert {image.get_clim() for image in images} == {(1.0, 100.0)}
     masks = [image.get_array().mask.tolist() for image in images]
     assert masks == [[[True, False], [False, False]], [[False, False], [True, False]]]
@@ -190,6 +191,7 @@ def test_matplotlib_is_imported_late_and_its_global_state_left_alone():
 import sys
 import numpy as np
 from made.experiments import plots
+from made.experiments.paper import lock_probes
 assert "matplotlib" not in sys.modules, "imported with the module"
 import matplotlib
 values = lambda: {k: matplotlib.rcParams[k] for k in matplotlib.rcParams if not k.startswith("backend")}

@@ -64,12 +64,11 @@ def test_mean_and_median_reduce_the_axis_asked_for():
 def test_interval_of_two_values_has_the_exact_bootstrap_law():
     # Resampled means of {0, 1} are 0, 1/2, 1 with chances 1/4, 1/2, 1/4.
     assert interval([0.0, 1.0], "mean", rng())[:3] == (0.5, 0.0, 1.0)
-    assert interval([0.0, 1.0], "mean", rng(), level=0.4)[:3] == (0.5, 0.5, 0.5)
 
 
 def test_interval_of_the_mean_has_the_normal_width():
     values = rng().normal(size=200)
-    found = interval(values, "mean", rng(), resamples=4000)
+    found = interval(values, "mean", rng())
     half = 1.96 * values.std() / math.sqrt(200)
     assert found.high - found.low == pytest.approx(2 * half, rel=0.08)
     assert found.estimate == pytest.approx(values.mean()) and found.n == 200
@@ -80,7 +79,7 @@ def test_interval_covers_the_truth_about_as_often_as_it_says(statistic):
     draw, boot = rng(1), rng(2)
     hits = 0
     for _ in range(400):
-        found = interval(draw.normal(3.0, 2.0, size=30), statistic, boot, resamples=400)
+        found = interval(draw.normal(3.0, 2.0, size=30), statistic, boot)
         hits += found.low <= 3.0 <= found.high
     assert 0.90 <= hits / 400 <= 0.98
 
@@ -137,19 +136,13 @@ def test_bad_values_are_refused(call, bad):
 def test_bad_options_are_refused():
     with pytest.raises(ValueError, match="iqm, mean, median"):
         interval([1.0, 2.0], "iqr", rng())
-    with pytest.raises(ValueError, match=r"level=95\.0"):
-        interval([1.0, 2.0], "mean", rng(), level=95.0)
-    with pytest.raises(ValueError, match="resamples=0"):
-        interval([1.0, 2.0], "mean", rng(), resamples=0)
     with pytest.raises(ValueError, match="seed by seed"):
         paired_interval([1.0, 2.0], [1.0, 2.0, 3.0], "mean", rng())
-    with pytest.raises(ValueError, match="at least one group"):
-        stratified_interval({}, "mean", rng())
 
 
 def test_strata_keep_their_share():
     # Two tasks without spread: a stratified resample always holds both, a plain one would not.
-    found = stratified_interval({"easy": np.ones(5), "hard": np.zeros(5)}, "mean", rng())
+    found = stratified_interval([np.ones(5), np.zeros(5)], "mean", rng())
     assert found[:4] == (0.5, 0.5, 0.5, 10)
     plain = interval(np.repeat([1.0, 0.0], 5), "mean", rng())
     assert plain.low < 0.5 < plain.high
@@ -159,7 +152,7 @@ def test_strata_keep_their_share():
 
 def test_stratified_width_is_that_of_the_within_task_spread():
     tasks = [rng(i).normal(10 * i, 1.0, size=50) for i in range(4)]
-    found = stratified_interval(tasks, "mean", rng(), resamples=4000)
+    found = stratified_interval(tasks, "mean", rng())
     within = math.sqrt(np.mean([task.var() for task in tasks]) / 200)
     assert found.high - found.low == pytest.approx(2 * 1.96 * within, rel=0.08)
 
@@ -185,7 +178,7 @@ def test_probability_of_improvement_covers_the_truth():
     truth, draw, boot, hits = stats.norm.cdf(0.5 / math.sqrt(2)), rng(1), rng(2), 0
     for _ in range(200):
         a, b = draw.normal(0.5, 1, size=25), draw.normal(0, 1, size=25)
-        found = probability_of_improvement(a, b, boot, resamples=300)
+        found = probability_of_improvement(a, b, boot)
         hits += found.low <= truth <= found.high
     assert 0.88 <= hits / 200 <= 0.99
 
@@ -218,5 +211,5 @@ def test_median_time_says_when_it_was_not_reached():
 
 
 def test_an_interval_prints_its_numbers():
-    assert str(Interval(0.12345, -1.0, 2.5e9, n=3, level=0.95)) == "0.1235 [-1, 2.5e+09]"
-    assert "(4,)" in str(Interval(np.zeros(4), np.zeros(4), np.zeros(4), n=3, level=0.95))
+    assert str(Interval(0.12345, -1.0, 2.5e9, n=3)) == "0.1235 [-1, 2.5e+09]"
+    assert "(4,)" in str(Interval(np.zeros(4), np.zeros(4), np.zeros(4), n=3))

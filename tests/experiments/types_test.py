@@ -42,7 +42,7 @@ def test_verdict_text_names_what_is_missing_then_each_unit_once():
 
 
 def test_intervals_without_a_seed_are_no_effects_and_count_as_missing_seeds():
-    none, some = (Interval(math.nan, math.nan, math.nan, n, 0.95) for n in (0, 1))
+    none, some = (Interval(math.nan, math.nan, math.nan, n) for n in (0, 1))
     assert [effect.name for effect in effects_of({"a": none, "b": some}, "return")] == ["b"]
     assert few_seeds(7, 0) == ("0 of 5 seeds",) and few_seeds(5, 9) == few_seeds() == ()
 
@@ -59,4 +59,6 @@ def test_claim_result_holds_the_verdict_as_plain_data():
     assert effect == {"name": "a", "value": 1.0, "low": 0.5, "high": None, "unit": "return", "null": 0.0, "seeds": 0}
     assert (row.missing, row.observed, row.seeds) == (["task x"], verdict.observed, 1)
     (empty,) = check_claims(experiment, Table(), Scale.SMOKE, "made run name")
-    assert (empty.holds, empty.seeds, empty.missing) == (None, 0, ["recorded runs"])
+    assert (empty.holds, empty.seeds, empty.observed) == (None, 0, "nothing recorded yet")
+    (part,) = check_claims(experiment, table, Scale.SMOKE, "made run name", "incomplete")
+    assert (part.holds, part.seeds, part.missing) == (None, 0, ["incomplete"])

@@ -9,7 +9,7 @@ from made.core.trial import Trial
 from made.experiments import plots
 from made.experiments.paper import control_setup as shared
 from made.experiments.paper import control_verdicts as claims
-from made.experiments.statistics import n_seeds_text
+from made.experiments.statistics import n_seeds_text, resampled_means
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, rng
@@ -100,7 +100,7 @@ def rows(
     table: Table, named: Callable[[str], str], more: Callable[[str], list[str]] = lambda one: []
 ) -> Iterator[list[str]]:
     """Each method on each task: the bonus coefficient, the length of its runs, `more` of its label, and its returns."""
-    for task in shared.tasks(table):
+    for task in table.tag("task"):
         for method in shared.methods(table, task):
             one = f"{task}/{method}"
             bonus_coef = table.runs(one)[0]["description"]["bonus_coef"]["value"]
@@ -176,7 +176,7 @@ def over_best(table: Table, labels: list[Label], window: str) -> tuple[float, fl
     Seeds are resampled within each window; the best is the best of each resample, so that it is not favored by luck.
     """
     draw, each = rng(), [shared.average(table, one) for one in labels]
-    drawn = np.stack([x[draw.integers(0, len(x), (2000, len(x)))].mean(axis=1) for x in each])
+    drawn = np.stack([resampled_means(x, draw) for x in each])
     mine = [one.tags["window"] for one in labels].index(window)
     share = lambda x: np.where(x.max(axis=0) > 0, x[mine] / np.maximum(x.max(axis=0), 1e-9), 1.0)  # noqa: E731
     low, high = np.quantile(share(drawn), [0.025, 0.975])
@@ -200,7 +200,7 @@ def ten_thousand_is_reasonable(table: Table) -> Verdict:
             best.add(max(means, key=lambda one: means[one]))
     effects = (*shares, *returns)
     lack = claims.lacking(table, (), ())
-    few = "" if len(shared.tasks(table)) > 1 else "one task says nothing of others"
+    few = "" if len(table.tag("task")) > 1 else "one task says nothing of others"
     if not shares:
         return claims.judged(Verdict(None, effects), lack.also("returns with a window of 10k"))
     if any(x.high < REASONABLE for x in shares):

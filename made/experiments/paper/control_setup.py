@@ -42,15 +42,7 @@ LAST = 3  # evaluations that make up the return at the end
 
 METHODS = ("none", "icm", "rnd", "re3", "re3/printed", "re3-released", "made", "made-released", "rnd-at-made")
 METHODS += ("cover-at-made",)
-TUNED = (
-    "icm",
-    "rnd",
-    "re3",
-    "made",
-    "made-released",
-    "rnd-at-made",
-    "cover-at-made",
-)  # whatever has a bonus coefficient
+TUNED = ("icm", "rnd", "re3", "made", "made-released", "rnd-at-made", "cover-at-made")  # what has a bonus coefficient
 CHOSEN = Path(__file__).with_name("control_search_results.json")  # what `dmc_search` chose, by scale, task and method
 COLUMNS = ("frames", "return", "eval_return", "bonus", "bonus_strength", "intrinsic_return", "entropy", "alpha")
 COLUMNS += ("critic_loss", "value", "factor/level", "factor/mean", "factor/log_std", "frames_per_second")
@@ -212,11 +204,6 @@ def to_reach(table: Table, label: str) -> CensoredTimes:
 def budget(table: Table, task: str) -> int:
     """The steps that a task was tried for: the shortest of its runs."""
     return min(int(evaluations(table, one)[0][-1]) for one in table.select(task=task))
-
-
-def tasks(table: Table) -> list[str]:
-    """The tasks that were recorded."""
-    return table.tag("task")
 
 
 def methods(table: Table, task: str) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from made.experiments import plots
 from made.experiments.paper import control_setup as shared
-from made.experiments.statistics import CensoredTimes, Interval, interval, paired_interval
+from made.experiments.statistics import RESAMPLES, Interval, interval, paired_interval, resampled_means
 from made.experiments.store.table import Table
 from made.experiments.types import FEWEST_SEEDS, Effect, Verdict, above, effects_of, rng, within
 
@@ -66,7 +66,7 @@ def lacking(
     """What a claim on these tasks and methods lacks. One form of MADE is always needed."""
     seeds = in_common(table, tasks, methods)
     said = [] if shared.from_pixels(table) else ["the runs are from states, the paper's from pixels"]
-    if absent := [task for task in tasks if task not in shared.tasks(table)]:
+    if absent := [task for task in tasks if task not in table.tag("task")]:
         said.append(f"not run: {', '.join(absent)}")
     for task in (task for task in tasks if task not in absent):
         have = shared.methods(table, task)
@@ -86,7 +86,7 @@ def in_common(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> int
     for task in tasks:
         names = {*methods, better_made(table, task)} & {*shared.methods(table, task)}
         if len(names) > 1:  # or nothing is compared there yet
-            each.append(len(rows_in_common(table, [f"{task}/{m}" for m in names])[0]))
+            each.append(table.common(*(f"{task}/{m}" for m in names)).seed_counts()[0])
     return min(each, default=0) if tasks else min(table.seed_counts())
 
 
@@ -95,7 +95,7 @@ def ready(table: Table, tasks: Sequence[str], methods: Sequence[str]) -> list[st
 
     So a task that is begun neither makes a verdict nor undoes one that others have made.
     """
-    begun = {task: shared.methods(table, task) for task in tasks if task in shared.tasks(table)}
+    begun = {task: shared.methods(table, task) for task in tasks if task in table.tag("task")}
     return [task for task, have in begun.items() if set(methods) <= set(have) and set(have) & set(MADES)] or list(begun)
 
 
@@ -130,40 +130,23 @@ def gain_over(table: Table, method: str, tuned: bool = False) -> Gain | None:
     """How many times more steps a method needs than MADE, on the seeds of both; tasks that neither reaches are left out."""
     drawn, means, failed, draw = [], [], [False, False], rng()
     other = f"{'tuned/' * (tuned and method != 'none')}{method}"
-    for task in shared.tasks(table):
+    for task in table.tag("task"):
         best = better_made(table, task, tuned)
         if best is None or other not in shared.methods(table, task):
             continue
         labels = [f"{task}/{m}" for m in (other, best)]
-        whole = [shared.to_reach(table, label) for label in labels]
-        pair = [
-            CensoredTimes(*(x[at] for x in one)) for one, at in zip(whole, rows_in_common(table, labels), strict=True)
-        ]
-        if not len(pair[0].times) or max(one.reached for one in pair) < 0.5:
+        both = table.common(*labels)
+        pair = [shared.to_reach(both, label) for label in labels] if both.seeds(labels[0]) else []
+        if not pair or max(one.reached for one in pair) < 0.5:
             continue
-        times = [one.times.astype(float) for one in pair]
-        over = [x[draw.integers(0, len(x), (2000, len(x)))].mean(axis=1) for x in times]
-        drawn.append(over[0] / over[1] if min(map(len, times)) > 1 else np.full(2000, np.nan))
-        means.append(times[0].mean() / times[1].mean())
+        over = [resampled_means(one.times, draw) for one in pair]
+        drawn.append(over[0] / over[1] if len(pair[0].times) > 1 else np.full(RESAMPLES, np.nan))
+        means.append(pair[0].times.mean() / pair[1].times.mean())
         failed = [before or bool(one.censored.any()) for before, one in zip(failed, pair, strict=True)]
     if not means:
         return None
     low, high = np.quantile(np.mean(drawn, axis=0), [0.025, 0.975])
     return Gain(float(np.mean(means)), float(low), float(high), failed[0], failed[1], len(means))
-
-
-def rows_in_common(table: Table, labels: Sequence[str]) -> list[list[int]]:
-    """Where, among the seeds of each label, those stand that all of them have."""
-    seeds = [table.seeds(label) for label in labels]
-    common = sorted(set.intersection(*map(set, seeds)))
-    return [[have.index(seed) for seed in common] for have in seeds]
-
-
-def both(table: Table) -> set[str]:
-    """The methods that were run on some task on which MADE was, on a seed of its."""
-    mades = {task: better_made(table, task) for task in shared.tasks(table)}
-    beside = [(task, m) for task, made in mades.items() if made for m in shared.methods(table, task)]
-    return {m for task, m in beside if rows_in_common(table, [f"{task}/{m}", f"{task}/{mades[task]}"])[0]}
 
 
 def faster(table: Table) -> Verdict:
@@ -177,7 +160,7 @@ def faster(table: Table) -> Verdict:
     unit = "steps over MADE's, each at its own tuned bonus coefficient"
     effects += [x.effect(m, unit) for m, x in tuned.items() if x]
     effects += [Effect(task, x, unit="published return of DrQ at 500K") for task, x in PUBLISHED_DRQ.items()]
-    none = [f"{m} {'reached no task' if m in both(table) else 'not run with MADE'}" for m, x in found.items() if not x]
+    none = [f"{m} and MADE share no task and seed that either reaches" for m, x in found.items() if not x]
     note = "; ".join([*none, "CURL and DrQ were not run"])
     lack = lacking(table, shared.TASKS, tuple(GAINS))
     gains = [(gain, GAINS[m]) for m, gain in found.items() if gain is not None]
@@ -238,12 +221,11 @@ def baselines(table: Table) -> tuple[str, ...]:
 
 def difference(table: Table, task: str, pair: tuple[str, str], read: Callable = shared.final) -> Interval:
     """The interquartile mean, over shared seeds, of the first method less the second; NaN where they share none."""
-    labels = [f"{task}/{method}" for method in pair]
-    rows = rows_in_common(table, labels)
-    if not rows[0]:
-        return Interval(np.nan, np.nan, np.nan, n=0, level=0.95)
-    a, b = (read(table, one)[at] for one, at in zip(labels, rows, strict=True))
-    return paired_interval(a, b, "iqm", rng())
+    a, b = (f"{task}/{method}" for method in pair)
+    both = table.common(a, b)
+    if not both.seeds(a):
+        return Interval(np.nan, np.nan, np.nan, n=0)
+    return paired_interval(read(both, a), read(both, b), "iqm", rng())
 
 
 def clearly_above(table: Table) -> Verdict:
@@ -270,7 +252,7 @@ def against(table: Table, tasks: Sequence[str], others: Sequence[str], read: Cal
     """MADE minus each other method on each task where both were run."""
     found = {}
     for task in tasks:
-        have = shared.methods(table, task) if task in shared.tasks(table) else []
+        have = shared.methods(table, task) if task in table.tag("task") else []
         best = better_made(table, task) if have else None
         if best is None:
             continue
@@ -288,7 +270,7 @@ def curiosity_fails(table: Table) -> Verdict:
     """Claim 27: RND and ICM end below 100 on Cartpole, sparse, where MADE does not; RND at the released MADE's scale beside them."""
     task = "cartpole_swingup_sparse"
     lack = lacking(table, [task], ("rnd", "icm", "rnd-at-made"))
-    have = shared.methods(table, task) if task in shared.tasks(table) else []
+    have = shared.methods(table, task) if task in table.tag("task") else []
     shown = [m for m in ("rnd", "icm", "rnd-at-made", *MADES) if m in have]
     ends = {m: interval(shared.final(table, f"{task}/{m}"), "mean", rng()) for m in shown}
     effects = effects_of(ends, "return at the end")
@@ -303,7 +285,7 @@ def curiosity_fails(table: Table) -> Verdict:
 
 def largest_gain(table: Table) -> Verdict:
     """Claim 31: on some task MADE ends 150 above every baseline (the interval reaches 150 and lies above zero)."""
-    tasks = ready(table, shared.tasks(table), baselines(table))
+    tasks = ready(table, table.tag("task"), baselines(table))
     found = against(table, tasks, baselines(table), shared.final)
     least: dict[str, Interval] = {}  # over the strongest baseline of each task
     for (task, *_), x in found.items():
@@ -316,7 +298,7 @@ def largest_gain(table: Table) -> Verdict:
 
 def consistent(table: Table) -> Verdict:
     """Claim 32: on all six tasks MADE's return over the whole run is above that of every baseline."""
-    tasks = ready(table, shared.tasks(table), baselines(table))
+    tasks = ready(table, table.tag("task"), baselines(table))
     found = against(table, tasks, baselines(table), shared.average)
     verdict = above(named(found), "return over the whole run")
     return settle(table, verdict, shared.TASKS, baselines(table), alone=False)
@@ -336,5 +318,5 @@ def density_adds(table: Table) -> Verdict:
 
 
 def _over_their_covers(table: Table, pair: tuple[str, str]) -> dict[str, Interval]:
-    names = [task for task in shared.tasks(table) if set(pair) <= set(shared.methods(table, task))]
+    names = [task for task in table.tag("task") if set(pair) <= set(shared.methods(table, task))]
     return {task: difference(table, task, pair, shared.average) for task in names}

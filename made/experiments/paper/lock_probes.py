@@ -117,7 +117,7 @@ def _shades(n: int) -> list[tuple[float, ...]]:
 
 def values_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     """How far every bonus is from Bernstein's on the same experience."""
-    names = [n.removeprefix("bonus_") for n in table.array_names(DRIVERS[0]) if n.startswith("bonus_")]
+    names = sorted(n.removeprefix("bonus_") for n in table.array_names(DRIVERS[0]) if n.startswith("bonus_"))
     rows = [
         [driver, name, str(interval(log_distance(table, driver, name, "bernstein"), "iqm", types.rng()))]
         for driver in DRIVERS
@@ -212,6 +212,18 @@ def revisits_the_forgotten(table: Table) -> Verdict:
     return verdict._replace(effects=(*verdict.effects, *shares))
 
 
+def heatmap(ax, matrix: np.ndarray, limits: tuple[float, float]):
+    """Draw a matrix [rows, columns] on a logarithmic color scale, its first row on top; NaN and 0 are left grey."""
+    from matplotlib.colors import LogNorm
+
+    with plots.style():
+        ax.set_facecolor("#D9D9D9")
+        masked = np.ma.masked_where(~(matrix > 0), matrix)
+        image = ax.imshow(masked, norm=LogNorm(*limits), aspect="auto", interpolation="nearest")
+        ax.grid(visible=False)
+    return image
+
+
 def draw_maps(table: Table) -> list[PaperFigure]:
     """A row of maps for each method, one map every 200 iterations; a map has four rows of H states."""
     lock = _lock(table, "vi/bernstein")
@@ -224,7 +236,7 @@ def draw_maps(table: Table) -> list[PaperFigure]:
     for row, method in enumerate(SHOWN):
         for column, i in enumerate(shown):
             ax = axes[row, column]
-            image = plots.heatmap(ax, frames[row][column], limits)
+            image = heatmap(ax, frames[row][column], limits)
             ax.set(xticks=[], yticks=[0, 1, 2, 3] if column == 0 else [], yticklabels=["good", "dead", "good", "dead"] if column == 0 else [])  # fmt: skip
             title = f"to episode {steps[i]}" if row == 0 else ""
             plots.title(ax, title, y=plots.style_of(method).text if column == 0 else "")

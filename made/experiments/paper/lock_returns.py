@@ -229,10 +229,7 @@ def draw(table: Table) -> list[PaperFigure]:
     n = len(table.seeds(f"{setting}/vi/{MADE_B}"))
     window = int(table.curves(f"{setting}/vi/{MADE_B}", "return")[0][0])
     text = f"Bidirectional lock, H={setting.H}, p={setting.p:g}: return while learning, mean of {window} episodes at a time."
-    return [
-        PaperFigure("lock", fig, plots.caption(fig, text, seeds=n)),
-        _draw_windows(table, setting, n),
-    ]
+    return [PaperFigure("lock", fig, plots.caption(fig, text, seeds=n)), _draw_windows(table, setting, n)]
 
 
 def _draw_windows(table: Table, setting: Setting, n: int) -> PaperFigure:

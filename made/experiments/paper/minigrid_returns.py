@@ -5,6 +5,7 @@ import numpy as np
 from made.core.trial import Trial
 from made.experiments import plots
 from made.experiments.paper import minigrid_setup as shared
+from made.experiments.statistics import resampled_means
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, few_seeds, rng
@@ -102,7 +103,7 @@ def against_made(table: Table, task: str, method: str, name: str = "", unit: str
 def _ratio(above: np.ndarray, below: np.ndarray, name: str, unit: str) -> Effect:
     """The ratio of means with its 95% bootstrap interval, the groups resampled apart."""
     draw = rng()
-    means = [x[draw.integers(0, len(x), (2000, len(x)))].mean(axis=1) for x in (above, below)]
+    means = [resampled_means(x, draw) for x in (above, below)]
     low, high = np.quantile(means[0] / means[1], [0.025, 0.975])
     return Effect(name, float(above.mean() / below.mean()), float(low), float(high), unit, 1.0, len(below))
 

@@ -1,5 +1,7 @@
 """The searches behind Figures 7 and 8: every method at the same settings, on seeds of its own."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from made.core.trial import Trial
@@ -27,22 +29,23 @@ def minigrid_trials(scale: Scale) -> dict[str, Trial]:
     return found
 
 
+def _best(table: Table, score: Callable[[Label], tuple[float, float]]) -> dict[str, dict[str, Label]]:
+    """The label with the highest score of each method on each task."""
+    best: dict[str, dict[str, Label]] = {}
+    for one in table.select():
+        of, method = best.setdefault(one.tags["task"], {}), one.tags["method"]
+        of[method] = max(of.get(method, one), one, key=score)
+    return best
+
+
 def choose_minigrid(table: Table) -> dict[str, dict[str, dict[str, float]]]:
     """The best setting of each method on each task: fewest frames to solve it, then highest return at the end.
 
     Frames are the mean over seeds of min(frames to solve, the budget).
     """
-    best: dict[str, dict[str, tuple]] = {}
-    for one in table.select():
-        task, method, strength, rate = one.tags.values()
-        taken, last = grids.to_solve(table, one).times.mean(), grids.final(table, one).mean()
-        held = best.setdefault(task, {}).get(method)
-        if held is None or (taken, -last) < held[:2]:
-            best[task][method] = (taken, -last, strength, rate)
-    return {
-        task: {method: {"strength": x[2], "learning_rate": x[3]} for method, x in of.items()}
-        for task, of in best.items()
-    }
+    score = lambda one: (-grids.to_solve(table, one).times.mean(), grids.final(table, one).mean())  # noqa: E731
+    setting = lambda one: {"strength": one.tags["B"], "learning_rate": one.tags["lr"]}  # noqa: E731
+    return {task: {m: setting(one) for m, one in of.items()} for task, of in _best(table, score).items()}
 
 
 def draw_minigrid(table: Table) -> list[PaperFigure]:
@@ -51,7 +54,13 @@ def draw_minigrid(table: Table) -> list[PaperFigure]:
     for row, task in zip(axes, names, strict=True):
         at = "strength" if task == names[-1] else ""
         for ax, read, told in zip(row, (_frames, _end), ("million frames to solve", "return at the end"), strict=True):
-            _panel(ax, table, task, read)
+            lines: dict = {}
+            for one in (one for one in table.select(task=task) if one.tags["method"] != "none"):
+                key = (one.tags["method"], one.tags["lr"] == grids.RATES[-1])
+                lines.setdefault(key, []).append((one.tags["B"], read(table, one)))
+            _panel(ax, lines)
+            ax.set_xticks(grids.STRENGTHS, [f"{b:g}" for b in grids.STRENGTHS])
+            ax.minorticks_off()
             plots.title(ax, task, x=at, y=told)
     plots.legend(fig)
     seeds = len(table.seeds(table.labels()[0]))
@@ -75,25 +84,19 @@ def _end(table: Table, one: str) -> tuple[np.ndarray, np.ndarray]:
     return ends, np.zeros(len(ends), bool)
 
 
-def _panel(ax, table: Table, task: str, read) -> None:
-    at: dict[tuple[str, float], list[tuple[float, str]]] = {}
-    for one in table.select(task=task):
-        _, method, strength, rate = one.tags.values()
-        if method != "none":
-            at.setdefault((method, rate), []).append((strength, one))
-    for i, ((method, rate), entries) in enumerate(sorted(at.items())):
-        look, shift, main = plots.style_of(method), 1 + 0.008 * (i - len(at) / 2), rate == grids.RATES[-1]
-        faint = {"color": look.colour, "alpha": 1.0 if main else 0.3}
-        values = [read(table, one) for _, one in sorted(entries)]
-        x = np.array([strength for strength, _ in sorted(entries)]) * shift
+def _panel(ax, lines: dict[tuple[str, bool], list[tuple[float, tuple[np.ndarray, np.ndarray]]]]) -> None:
+    """By (method, whether it stands out): a line through the means over seeds and a mark a seed, a cross if it failed."""
+    for i, ((method, main), entries) in enumerate(sorted(lines.items())):
+        look, shift = plots.style_of(method), 1 + 0.008 * (i - len(lines) / 2)
+        drawn = {"color": look.colour, "alpha": 1.0 if main else 0.3}
+        entries = sorted(entries, key=lambda entry: entry[0])
         label = {"label": look.text} if main else {}
-        ax.plot(x, [seeds.mean() for seeds, _ in values], linestyle=look.line, **faint, **label)
-        for place, (seeds, failed) in zip(x, values, strict=True):
-            for value, no in zip(seeds, failed, strict=True):
-                ax.plot(place, value, "x" if no else look.marker, markersize=4, **faint)
+        means = [y.mean() for _, (y, _) in entries]
+        ax.plot([x * shift for x, _ in entries], means, linestyle=look.line, **drawn, **label)
+        for x, (seeds, failed) in entries:
+            for y, no in zip(seeds, failed, strict=True):
+                ax.plot(x * shift, y, "x" if no else look.marker, markersize=4, **drawn)
     ax.set_xscale("log")
-    ax.set_xticks(grids.STRENGTHS, [f"{b:g}" for b in grids.STRENGTHS])
-    ax.minorticks_off()
 
 
 def minigrid_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
@@ -140,32 +143,24 @@ def control_trials(scale: Scale) -> dict[str, Trial]:
 
 def choose_control(table: Table) -> dict[str, dict[str, float]]:
     """The bonus coefficient of each method on each task with the highest return over the whole run, mean of the seeds."""
-    best: dict[str, dict[str, tuple[float, float]]] = {}
-    for one in table.select():
-        task, method, bonus_coef = one.tags.values()
-        of = best.setdefault(task, {})
-        of[method] = max(of.get(method, (-np.inf, 0.0)), (float(control.average(table, one).mean()), bonus_coef))
-    return {task: {method: bonus_coef for method, (_, bonus_coef) in of.items()} for task, of in best.items()}
+    score = lambda one: (float(control.average(table, one).mean()), one.tags["tau"])  # noqa: E731
+    return {task: {m: one.tags["tau"] for m, one in of.items()} for task, of in _best(table, score).items()}
 
 
 def draw_control(table: Table) -> list[PaperFigure]:
-    names = control.tasks(table)
+    names = table.tag("task")
     fig, axes = plots.panels(len(names), height=2.7)
     for ax, task in zip(axes, names, strict=True):
-        at: dict[str, list[tuple[float, np.ndarray]]] = {}
+        lines: dict = {}
         for one in table.select(task=task):
-            at.setdefault(one.tags["method"], []).append((one.tags["tau"], control.average(table, one)))
-        for method, entries in at.items():
-            look = plots.style_of(control.look(method))
-            drawn = {"color": look.colour, "linestyle": look.line, "marker": look.marker, "label": look.text}
-            ax.plot([bonus_coef for bonus_coef, _ in entries], [x.mean() for _, x in entries], **drawn)
-            for bonus_coef, x in entries:
-                ax.plot([bonus_coef] * len(x), x, ".", color=look.colour, alpha=0.5, markersize=4)
-        plots.log_axis(ax)
+            returns = control.average(table, one)
+            key = (control.look(one.tags["method"]), True)
+            lines.setdefault(key, []).append((one.tags["tau"], (returns, np.zeros(len(returns), bool))))
+        _panel(ax, lines)
         plots.title(ax, task, x="bonus coefficient", y="return over the run" if plots.leftmost(ax) else "")
     plots.legend(fig)
     seeds = len(table.seeds(table.labels()[0]))
-    text = f"The search: mean return over all evaluations against the bonus coefficient, a dot a seed ({seeds}) and a line through their means."
+    text = f"The search: mean return over all evaluations against the bonus coefficient, a mark a seed ({seeds}) and a line through their means."
     return [PaperFigure("dmc_search", fig, plots.caption(fig, text))]
 
 

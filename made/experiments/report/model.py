@@ -83,7 +83,8 @@ def effects_of(claim: Mapping[str, Any]) -> list[Effect]:
 SENTENCES: Mapping[int, tuple[str, str]] = {  # by claim, the most important first: if it holds, and if it does not
     33: (
         "On MiniGrid the density of MADE matters: with the same first-visit mask, RND needs more frames.",
-        "On MiniGrid the first-visit mask decides, not the density of MADE: with the mask, RND does as well.",
+        "On MiniGrid the first-visit mask matters more than the density of MADE: with the mask, RND and even a "
+        "constant bonus come close.",
     ),
     35: (
         "The VAE released with the paper ranks recent experience as true counts do.",

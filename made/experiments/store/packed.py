@@ -95,29 +95,6 @@ def _remove(store: "Store", ours: Mapping[Path, Record], back: Iterable[Record])
     return removed
 
 
-def relabel_ids(store: "Store", experiment: str, scale: str, new: Mapping[str, tuple[str, str, Any]]) -> int:
-    """Give packed runs other ids and descriptions: `new` maps a label to (old id, new id, new description).
-
-    For when classes or settings get other names though what they do is the same. Runs of a label with another id than
-    the old one stay as they are. Returns how many runs were changed.
-    """
-    from made.experiments.store.store import Job, Scale
-
-    base, records = store.root / experiment / scale, []
-    with _alone(base.parent):
-        before = read(base)
-        for record in before:
-            old, id, description = new.get(record.label, ("", "", None))
-            if record.run["run_id"] == old:
-                store.folder(Job(experiment, record.label, record.seed, Scale(scale)), id)  # refuses what is no id
-                record = record._replace(run={**record.run, "run_id": id, "description": description})
-            records.append(record)
-        changed = sum(a is not b for a, b in zip(before, records, strict=True))
-        if changed:
-            write(base, records)
-    return changed
-
-
 def same(a: Record, b: Record) -> bool:
     """Whether two records hold the same run, to the bit."""
     told = [{name: x for name, x in one.run.items() if name != "files"} for one in (a, b)]

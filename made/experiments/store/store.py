@@ -74,11 +74,7 @@ class RunExists(FileExistsError, ValueError):
     """The run is in the store already; it was not overwritten."""
 
 
-class _Damaged(ValueError):
-    """A run folder that cannot be trusted, and why."""
-
-
-# What reading a damaged or hostile folder may raise: unreadable files, bad JSON, CSV, numbers or safetensors.
+# What reading a damaged folder may raise: unreadable files, bad JSON, CSV, numbers or safetensors.
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 UNREADABLE += (SafetensorError,)
 _KINDS = {"format": int, "label": str, "seed": int, "run_id": str, "written": str}
@@ -282,8 +278,8 @@ class Store:
         return sorted({*(one for label in _visible(base) for one in _visible(label)), *(self._packed(base) or ())})
 
     def _damaged(self, path: Path, error: Exception) -> None:
-        reason = str(error) if isinstance(error, _Damaged) else f"{type(error).__name__}: {error}"
-        problem = f"{path.relative_to(self.root)}: {reason.splitlines()[0]}"
+        reason = f"{type(error).__name__}: {error}".removeprefix("ValueError: ").partition("\n")[0]
+        problem = f"{path.relative_to(self.root)}: {reason}"
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -291,17 +287,17 @@ class Store:
 def _read(folder: Path, numbers: bool) -> Record:
     run = json.loads((folder / "run.json").read_text("utf-8"))
     if wrong := [key for key, kind in _KINDS.items() if not isinstance(run.get(key), kind)]:
-        raise _Damaged(f"run.json lacks {', '.join(wrong)}")
+        raise ValueError(f"run.json lacks {', '.join(wrong)}")
     if run["format"] > FORMAT:
-        raise _Damaged(f"run.json has format {run['format']} but this made reads up to {FORMAT}")
+        raise ValueError(f"run.json has format {run['format']} but this made reads up to {FORMAT}")
     label = unquote(folder.parent.name.replace("__", "/"))
     if (label, folder.name) != (run["label"], f"{run['run_id']}-s{run['seed']}"):
-        raise _Damaged(f"run.json is of {run['label']!r}, {run['run_id']}-s{run['seed']}, not of this folder")
+        raise ValueError(f"run.json is of {run['label']!r}, {run['run_id']}-s{run['seed']}, not of this folder")
     content = {"metrics.csv": b""} | {n: b"" for n in run["files"] if n == "arrays.safetensors"}
     for name in content:  # only these two names are ever opened, whatever run.json says
         content[name] = (folder / name).read_bytes()
         if hashlib.sha256(content[name]).hexdigest() != run["files"].get(name):
-            raise _Damaged(f"{name} does not match its checksum: it was cut short or edited")
+            raise ValueError(f"{name} does not match its checksum: it was cut short or edited")
     if not numbers:
         return Record(run["label"], run["seed"], {}, run=run)
     rows = checked(read_csv(content["metrics.csv"].decode(), run["columns"]))

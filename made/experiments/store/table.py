@@ -149,6 +149,13 @@ class Table:
         """The snapshots [T', ...] of each seed that has some: maybe of none."""
         return [record.arrays[name] for record in self._records(label) if name in record.arrays]
 
+    def common(self, *labels: str) -> "Table":
+        """The runs of these labels on the seeds that all of them have."""
+        seeds, part = set.intersection(*(set(self.seeds(label)) for label in labels)), Table()
+        chosen = {label: runs for label, runs in self._by_label.items() if label in labels}
+        part._by_label = {label: [run for run in runs if run.seed in seeds] for label, runs in chosen.items()}
+        return part
+
     def joined(self, other: "Table", order: Iterable[str] = ()) -> "Table":
         """With the labels of another table that this one lacks; those that `order` names come first, in that order."""
         both, joined = other._by_label | self._by_label, Table()

@@ -468,7 +468,7 @@ def test_a_gain_is_over_the_seeds_that_both_have():
     uneven = {"hopper_hop/made": [rise(at) for at in (10, 10, 40)], "hopper_hop/re3": [rise(at) for at in (30, 30)]}
     assert "re3 (printed 2.6) on 1 task 3 [3, 3]" in control_verdicts.faster(seed_by_seed(uneven)).observed
     apart = some_seeds(seed_by_seed(uneven), made=[2], re3=[0, 1])
-    assert "re3 not run with MADE" in control_verdicts.faster(apart).observed
+    assert "re3 and MADE share no task" in control_verdicts.faster(apart).observed
 
 
 def test_one_seed_on_a_task_leaves_a_gain_without_an_interval():
@@ -509,7 +509,7 @@ def test_a_task_that_is_begun_neither_makes_a_verdict_nor_undoes_one():
     only = control_verdicts.largest_gain(made_up({"hopper_hop/made": [500.0] * 50, "hopper_hop/none": [100.0] * 50}))
     assert only.holds is None and "hopper_hop lacks icm, rnd, re3" in only.observed
     told = control_verdicts.faster(made_up({"hopper_hop/made": [500.0] * 50, "hopper_hop/none": [500.0] * 50})).observed
-    assert "re3 not run with MADE" in told and "none (printed 3.8) on 1 task 1 [1, 1]" in told
+    assert "re3 and MADE share no task" in told and "none (printed 3.8) on 1 task 1 [1, 1]" in told
     needed = control_verdicts.density_adds(made_up({"hopper_hop/none": [1.0] * 50})).observed
     assert "lacks made-released, rnd-at-made" in needed and ", made;" not in needed
 

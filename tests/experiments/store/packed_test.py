@@ -243,27 +243,6 @@ def test_a_full_disk_leaves_the_old_files(store, monkeypatch):
     assert len(folders(store)) == 14
 
 
-def test_runs_take_another_id_and_description(store):
-    export(store, remove=True)
-    before, content = store.records(*AT), (store.root / "lock/smoke.csv.gz").read_bytes()
-    new = {"vi/made": ("ab12", "0011", {"name": "other"}), LABELS[1]: ("none", "2233", {}), "absent": ("ab12", "7", {})}
-    assert packed.relabel_ids(store, "lock", "smoke", new) == 3
-    after, job = Store(store.root), Job("lock", "vi/made", 0, Scale.SMOKE)
-    assert after.has(job, "0011") and after.has(job, "cd34") and not after.has(job, "ab12")
-    assert after.has(job._replace(label=LABELS[1]), "ab12"), "of another id, so it stays"
-    runs = after.table(*AT, {"vi/made": "0011"}).runs("vi/made")
-    assert [run["description"] for run in runs] == [{"name": "other"}] * 3
-    back = {"vi/made": ("0011", "ab12", {"bonus": {"kind": "MADE", "id": "ab12"}})}
-    assert packed.relabel_ids(after, "lock", "smoke", back) == 3
-    assert all_same(before, Store(store.root)) and (store.root / "lock/smoke.csv.gz").read_bytes() == content
-    assert packed.relabel_ids(after, "lock", "smoke", back) == 0, "once only"
-    with pytest.raises(ValueError, match=r"Two runs of 'vi/made' have id cd34"):
-        packed.relabel_ids(after, "lock", "smoke", {"vi/made": ("ab12", "cd34", {})})
-    with pytest.raises(ValueError, match=r"'../x' cannot be a run id"):
-        packed.relabel_ids(after, "lock", "smoke", {"vi/made": ("ab12", "../x", {})})
-    assert all_same(before, Store(store.root))
-
-
 @pytest.mark.parametrize("name", ["label", "seed", "run_id"])
 def test_a_metric_cannot_have_the_name_of_another_column(tmp_path, name):
     store = Store(tmp_path / "runs")
