@@ -10,9 +10,11 @@ from made.core import Space
 from made.nets.layers import (
     MLP,
     ConvNet,
+    Dense,
     Encoder,
     as_vector,
     convolve,
+    glorot_dense,
     orthogonal_dense,
     orthogonal_linear,
     orthonormal,
@@ -75,6 +77,23 @@ def test_a_leaf_of_few_values_costs_few_columns_and_every_leaf_is_seen():
     obs = {name: jnp.zeros(space.shape, space.dtype) for name, space in spaces.items()}
     for name in spaces:
         assert not np.allclose(encoder(obs), encoder({**obs, name: obs[name] + 1})), name
+
+
+def test_an_mlp_of_dense_layers_multiplies_in_the_given_precision():
+    net, x = MLP((3, 5, 2), key=jax.random.key(0), layer=glorot_dense), jax.random.normal(jax.random.key(1), (4, 3))
+    one, two = (np.asarray(layer.weight) for layer in net.layers)
+    assert np.abs(one).max() <= np.sqrt(6 / 8) and not any(layer.bias.any() for layer in net.layers)
+    wanted = np.maximum(np.asarray(x) @ one, 0) @ two
+    np.testing.assert_allclose(net(x), wanted, rtol=1e-4, atol=1e-6)
+    half = net(x, jnp.bfloat16)
+    assert half.dtype == jnp.float32 and not np.array_equal(half, net(x))
+    np.testing.assert_allclose(half, wanted, rtol=0.05, atol=0.05)
+
+
+def test_a_split_layer_is_the_sum_of_its_parts():
+    layer = Dense(jax.random.normal(jax.random.key(0), (5, 2)), jnp.ones(2))
+    x, (first, rest) = jax.random.normal(jax.random.key(1), (4, 5)), layer.split(3)
+    np.testing.assert_allclose(first(x[:, :3]) + rest(x[:, 3:]), layer(x), rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(40, 40), (64, 7), (7, 64)])
