@@ -23,12 +23,11 @@ from made.bonuses import make_bonus
 from made.core import Space, Spec
 from made.core.schedules import Constant
 from made.envs.control import rendering
-from made.training.backends import control_tasks
+from made.training.backends import TrainPlan, control_tasks
 from made.training.control_config import DreamerConfig, dreamer_config
 from made.training.off_policy import ReplayLearner, ReplayLearnerState
 from made.training.replay import ReplayBuffer
 from made.training.sequence_buffer import SequenceBuffer, SequenceBufferState
-from made.training.train_plan import TrainPlan
 
 TASK = "pendulum_swingup"
 BONUSES = ("made", "none", "re3", "made-released")

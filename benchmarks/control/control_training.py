@@ -18,9 +18,8 @@ from benchmarks.common import Measure, best_of, device
 from benchmarks.control.update_time import FEATURES, Sizes, filled, pixel_learner, search, state_learner, update_seconds
 from made.envs.control import rendering
 from made.envs.control.worker_pool import WorkerPool
-from made.training.backends import control_tasks
+from made.training.backends import TrainPlan, control_tasks
 from made.training.control_config import ControlConfig, control_config
-from made.training.train_plan import TrainPlan
 
 TASK, FRAMES = "pendulum_swingup", 500_000
 BONUSES = {"float32": ("made", "none"), "bfloat16": ("made", "none", "rnd", "re3", "icm", "made-released")}

@@ -80,7 +80,7 @@ class Train:
         return sharding.join_processes(self.hosts, self.host, self.coordinator)
 
     def _session(self, plan, out: Path):
-        from made.training import loggers, train_plan, train_run
+        from made.training import loggers, train_run
 
         def more(frames: int) -> Iterator[loggers.Writer]:
             if self.tensorboard:
@@ -88,15 +88,14 @@ class Train:
             if self.wandb:
                 yield loggers.WandB(self.wandb, out.name, out, plan.configuration)
 
-        frames = train_plan.default_frames(plan.run)["steps"] if self.steps is None else self.steps
-        steps = train_plan.parse_frames(frames, "--steps")
+        frames = train_run.default_frames(plan.run)["steps"] if self.steps is None else self.steps
+        steps = train_run.parse_frames(frames, "--steps")
         return train_run.Session(self.words(), self.options, more, report=_say, steps=steps)
 
     def plan(self):
         """The validated options."""
         from made.cli.build import build
-        from made.training.train_plan import default_frames, parse_frames, updates_for
-        from made.training.train_run import plan_of
+        from made.training.train_run import default_frames, parse_frames, plan_of, updates_for
 
         if self.seeds < 1:
             raise ValueError(f"--seeds must be at least 1, got {self.seeds}.")

@@ -24,11 +24,10 @@ from made.core.trial import Record, TimeLimitReached, Trial
 from made.experiments.store import table
 from made.experiments.store.store import UNREADABLE, Store
 from made.training import checkpoint, run_dir, train_loop, video
-from made.training.backends import control_tasks
+from made.training.backends import TrainPlan, control_tasks
 from made.training.loggers import JSONL
 from made.training.paths import remove_empty
 from made.training.provenance import over_pieces, provenance
-from made.training.train_plan import TrainPlan
 
 SECONDS = 150.0  # between two checkpoints: one of three seeds from pixels is 9 GB
 SELDOM = 300.0  # where a session knows its end and saves there: for a device that fails

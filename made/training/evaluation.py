@@ -13,11 +13,10 @@ from jaxtyping import Array, Key, PyTree
 from made.core import Agent, Spec, trees
 from made.envs.host_env import Hosted
 from made.training import checkpoint, run_dir, sharding
-from made.training.backends import compiled_envs, control_tasks, host_envs
+from made.training.backends import TrainPlan, compiled_envs, control_tasks, host_envs
 from made.training.control_config import ControlConfig
 from made.training.on_policy import RunConfig
 from made.training.rollout import first_episodes
-from made.training.train_plan import TrainPlan
 
 _APART = 0x706C6179  # sets the levels played here apart from those of training, evaluation and videos
 
@@ -106,9 +105,8 @@ def _restored(config: Any, seeds: tuple[int, ...], lane: int, found: checkpoint.
         plan = TrainPlan(config, seeds, config.iterations, config.iterations)  # type: ignore[arg-type]
         spec, control = control_tasks.restored(plan, found)
         return spec, control_tasks.learner_of(control, lane, len(seeds), config.task.pixels)
-    started = host_envs.begin if isinstance(config.env, Hosted) else compiled_envs.begin
     runs, numbers = compiled_envs.replicate(config, len(seeds)), jnp.asarray(seeds, jnp.uint32)
-    state = trees.index(checkpoint.restore(found, jax.eval_shape(started, runs, numbers)), lane)
+    state = trees.index(checkpoint.restore(found, jax.eval_shape(compiled_envs.begin, runs, numbers)), lane)
     return state.env.spec._replace(goal=config.bonus.memory.goal(state.env.spec)), state
 
 

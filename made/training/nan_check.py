@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
 from made.training import checkpoint, run_dir
-from made.training.backends import compiled_envs
-from made.training.train_plan import TrainPlan
+from made.training.backends import TrainPlan, compiled_envs
 
 LEARNS = ("agent", "bonus", "learners", "came")  # the fields of a state that hold parameters, or rewards on their way
 _NAMED = 3  # quantities of a kind, in one sentence

@@ -11,6 +11,7 @@ from made.bonuses.combinators import bonus_strength
 from made.core import Agent, Bonus, Environment, Metrics, Transition, require_fields
 from made.core.schedules import Constant, Schedule
 from made.core.trial import Trial
+from made.envs.external.host_env import Hosted
 from made.training.probes import Probe, ProbeContext
 from made.training.rollout import (
     EnvSlot,
@@ -80,16 +81,17 @@ class RunState(NamedTuple):
     key: Key[Array, ""]
 
 
-def start(run: RunConfig, key: Key[Array, ""], slots: bool = True) -> RunState:
-    """Line 2 of Algorithm 1: nothing seen yet. Without `slots` for environments that are stepped on the host."""
+def start(run: RunConfig, key: Key[Array, ""]) -> RunState:
+    """Line 2 of Algorithm 1: nothing seen yet. The slots of environments that are stepped on the host are empty."""
     k_env, k_agent, k_bonus, k_streams, _, k_watch, k_next = jax.random.split(key, 7)
     env = run.env.sample_task(k_env)
     spec = env.spec._replace(goal=run.bonus.memory.goal(env.spec))
     agent, bonus = run.agent.init(k_agent, spec), run.bonus.init(k_bonus, spec)
     n, streams, reserve = run.n_envs, (), None
-    if slots and run.resets_per_update is None:
+    hosted = isinstance(env, Hosted)
+    if not hosted and run.resets_per_update is None:
         streams = reset_slots(env, run.agent, run.bonus, bonus, n, k_streams)
-    elif slots:  # slots and pool in one call: a generator of levels is slow to compile
+    elif not hosted:  # slots and pool in one call: a generator of levels is slow to compile
         both = reset_slots(env, run.agent, run.bonus, bonus, (1 + run.pool_per_env) * n, k_streams)
         streams, waiting = (jax.tree.map(lambda x, part=part: x[part], both) for part in (slice(n), slice(n, None)))
         reserve = ResetPool(waiting, jnp.zeros(run.pool_per_env * n, bool))

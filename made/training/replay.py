@@ -148,10 +148,16 @@ class ReplayBuffer(eqx.Module):
         return held if window is None else jnp.minimum(held, jnp.maximum(window // self.streams, 1))
 
     def sample(
-        self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Array | int | None = None
+        self,
+        state: ReplayBufferState,
+        n: int,
+        key: Key[Array, ""],
+        window: Array | int | None = None,
+        stack: int | None = None,
     ) -> Transition:
-        """n steps drawn evenly with replacement, leaves [n, ...]. It must not be empty."""
-        return stack_frames(self.read(state, *self.draw(state, n, key, window)), self.stack)
+        """n steps sampled uniformly with replacement, of the last `window` if given, leaves [n, ...]."""
+        stack = stack or self.stack
+        return stack_frames(self.read(state, *self.draw(state, n, key, window), stack), stack)
 
     def draw(
         self,
@@ -174,9 +180,7 @@ class ReplayBuffer(eqx.Module):
         self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Array | int, stack: int | None = None
     ) -> Transition:
         """n steps sampled uniformly from the last `window`, leaves [1, n, ...]; of `stack` frames if that is given."""
-        stack = stack or self.stack
-        steps = stack_frames(self.read(state, *self.draw(state, n, key, window), stack), stack)
-        return jax.tree.map(lambda x: x[None], steps)
+        return jax.tree.map(lambda x: x[None], self.sample(state, n, key, window, stack))
 
     def indices(self, state: ReplayBufferState, rows: int) -> Int[Array, "rows N"]:
         """The indices of the last `rows` steps of every stream."""

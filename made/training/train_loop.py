@@ -13,11 +13,10 @@ from jaxtyping import PyTree
 
 from made.core.trial import TimeLimitReached
 from made.training import checkpoint, run_dir, sharding, signals
-from made.training.backends import Backend
+from made.training.backends import Backend, TrainPlan
 from made.training.loggers import Line, Writer
 from made.training.nan_check import NaNCheck
 from made.training.provenance import provenance
-from made.training.train_plan import TrainPlan
 
 
 class TrainState(NamedTuple):

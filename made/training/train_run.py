@@ -11,7 +11,7 @@ import jax
 
 from made.envs.host_env import Hosted
 from made.training import run_dir, sharding, train_loop
-from made.training.backends import Backend, compiled_envs, control_tasks, host_envs
+from made.training.backends import Backend, TrainPlan, compiled_envs, control_tasks, host_envs
 from made.training.control_config import ControlConfig, resolve
 from made.training.loggers import JSONL, Writer
 from made.training.off_policy import ReplayRun
@@ -19,8 +19,12 @@ from made.training.on_policy import RunConfig
 from made.training.paths import require_dir
 from made.training.progress import Meter
 from made.training.train_loop import TrainState
-from made.training.train_plan import CONTROL_KEEP, TrainPlan, default_frames, parse_frames, updates_for
 
+# Defaults, in frames of each seed. A checkpoint with a replay is slow to write.
+FRAMES = {"steps": "10M", "every": "50k", "eval_every": "500k", "checkpoint_every": "500k"}
+CONTROL_FRAMES = {"steps": "500k", "every": "2k", "eval_every": "10k", "checkpoint_every": "50k"}  # and replay
+CONTROL_KEEP = 2  # checkpoints
+_UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
 SEED_LIMIT = 2**32  # seeds are uint32
 
 
@@ -106,6 +110,33 @@ def plan_of(
         config = dataclasses.replace(config, iterations=updates(steps, "steps"))
     plan = TrainPlan(config, numbers, updates(eval_every, "eval_every"), updates(checkpoint_every, "checkpoint_every"))  # type: ignore[arg-type]
     return plan if isinstance(config, RunConfig) else plan._replace(episodes=config.episodes, keep=CONTROL_KEEP)
+
+
+def default_frames(run: Any) -> dict[str, str]:
+    """Frames of a run and between its log records, evaluations and checkpoints, where none are given."""
+    return FRAMES if isinstance(run, RunConfig) else CONTROL_FRAMES
+
+
+def parse_frames(text: str, option: str) -> int:
+    """A number of frames as people write it.
+
+    >>> parse_frames("40M", "--steps"), parse_frames("500k", "--steps"), parse_frames("1e6", "--steps")
+    (40000000, 500000, 1000000)
+    """
+    plain = text.strip().replace("_", "").replace(",", "").lower()
+    unit = _UNITS.get(plain[-1:], 1.0)
+    try:
+        value = float(plain[:-1] if plain[-1:] in _UNITS else plain) * unit
+    except ValueError:
+        value = float("nan")
+    if not value >= 1 or value != int(min(value, 2**62)):
+        raise ValueError(f"{option} takes a number of frames such as 40M, 500k or 1e6, not {text!r}.")
+    return int(value)
+
+
+def updates_for(frames: int, per_update: int) -> int:
+    """How many updates take at least so many frames."""
+    return -(-frames // per_update)
 
 
 def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:

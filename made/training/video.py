@@ -19,12 +19,12 @@ from made.envs.minigrid import Grid
 from made.envs.minigrid.render import draw, visit_map
 from made.envs.minigrid.tile_codes import GridState
 from made.training import sharding
+from made.training.backends import TrainPlan
 from made.training.backends.control_tasks import learner_of
 from made.training.control_config import DreamerConfig
 from made.training.off_policy import ReplayLearnerState, ReplayRun
 from made.training.on_policy import RunConfig, RunState
 from made.training.rollout import advance, reset_slots
-from made.training.train_plan import TrainPlan
 
 PLAYED = 32  # episodes that a map of visits is of
 DRAWN = 4  # seeds at most that are drawn

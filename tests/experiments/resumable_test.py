@@ -17,7 +17,7 @@ from made.envs.minigrid.tile_codes import GridState
 from made.training import loggers, memory, video
 from made.training.backends import compiled_envs
 from made.training.probes import Coverage
-from made.training.train_plan import parse_frames
+from made.training.train_run import parse_frames
 
 
 @pytest.mark.parametrize("n", [100, 300_000])

@@ -81,8 +81,7 @@ def grid() -> dict[str, Any]:
 def _control(agent: str, settings: tuple[str, ...], small: Callable[[Any], Any]) -> dict[str, Any]:
     from made.cli.build import build
     from made.training import train_loop
-    from made.training.backends import control_tasks
-    from made.training.train_plan import TrainPlan
+    from made.training.backends import TrainPlan, control_tasks
 
     run = small(build("pendulum_swingup", agent, "made", False, 0.1, None, settings))
     plan = TrainPlan(run, (0, 1), evaluate_every=30, checkpoint_every=30, episodes=1)

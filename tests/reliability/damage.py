@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from made.cli.train import Train
 from made.training import run_dir, train_loop
+from made.training.backends import TrainPlan
 from made.training.backends.compiled_envs import CompiledBackend
 from made.training.loggers import JSONL
-from made.training.train_plan import TrainPlan
 from tests.reliability import damaged_files, processes
 
 SENTENCE = re.compile(r"[A-Z/.\w].*\.", re.S)  # it ends as one, and is not the name of an exception

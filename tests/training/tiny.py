@@ -12,9 +12,9 @@ from made.core import Agent
 from made.core.schedules import Constant
 from made.envs.minigrid import Empty, Grid
 from made.nets.fit import Fit
+from made.training.backends import TrainPlan
 from made.training.on_policy import RunConfig
 from made.training.probes import Coverage
-from made.training.train_plan import TrainPlan
 
 
 class Linear(NamedTuple):

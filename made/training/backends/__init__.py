@@ -1,12 +1,40 @@
-"""Where experience comes from: compiled environments, Gymnasium, or worker processes of control tasks."""
+"""Backends: where experience comes from. Compiled environments, Gymnasium, or worker processes of control tasks."""
 
 import abc
+import math
 from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array, Int
 
 from made.core import Metrics
+from made.core.config import to_dict
+from made.training.checkpoint import KEEP
+from made.training.on_policy import RunConfig
+
+
+class TrainPlan(NamedTuple):
+    """A run, the seeds it is made with, and the updates between two evaluations and two checkpoints."""
+
+    run: RunConfig
+    seeds: tuple[int, ...]
+    evaluate_every: int
+    checkpoint_every: int
+    episodes: int = 32  # of one evaluation, for each seed
+    checkpoint_seconds: float = math.inf  # also after so long, where the pace is not known beforehand
+    keep: int = KEEP  # checkpoints
+    keep_end: bool = True  # a checkpoint of the end too, so that a longer run can go on from it
+    until: float = math.inf  # of time.monotonic(): stop with a checkpoint rather than begin a row that ends later
+
+    @property
+    def frames_per_update(self) -> int:
+        """Steps of the environments that one update of one seed takes."""
+        return self.run.n_envs * self.run.unroll
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The whole run and its seeds as data, which `made.training.run_dir.configured` reads back."""
+        return {**to_dict(self.run), "seeds": list(self.seeds)}
 
 
 class LogRecord(NamedTuple):

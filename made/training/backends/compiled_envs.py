@@ -13,10 +13,9 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from made.core import Metrics, trees
 from made.core.trial import EPISODE_MEANS, Trial
 from made.training import memory, sharding
-from made.training.backends import Backend, LogRecord
+from made.training.backends import Backend, LogRecord, TrainPlan
 from made.training.on_policy import RunConfig, RunState, evaluate
 from made.training.sharding import ENVS, LANES
-from made.training.train_plan import TrainPlan
 
 COUNTED = ("episodes", "pool_reused")  # numbers of episodes, added up over a log interval
 NO_FAILURE = jnp.iinfo(jnp.int32).max  # the update at which a seed went wrong, when it did not

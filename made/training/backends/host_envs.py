@@ -12,23 +12,16 @@ same episodes for the same seeds.
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import PyTree
 
 from made.core import Metrics, Transition, trees
 from made.envs.host_env import Hosted
 from made.training import memory, sharding
-from made.training.backends import Backend, LogRecord, compiled_envs
+from made.training.backends import Backend, LogRecord, TrainPlan, compiled_envs
 from made.training.host.bonus import HostBonus, HostRollout
-from made.training.on_policy import RunConfig, RunState, improve, start
-from made.training.train_plan import TrainPlan
+from made.training.on_policy import RunConfig, RunState, improve
 
 _APART = 0x686F7374  # sets the seeds of evaluations apart from those of training
-
-
-def begin(runs: RunConfig, seeds: Int[Array, " L"]) -> RunState:
-    """The state of each seed before its first update, leaves [L, ...]: `compiled_envs.begin` for hosts."""
-    state = jax.vmap(lambda run, seed: start(run, jax.random.key(seed), slots=False))(runs, seeds)
-    return jax.tree.map(compiled_envs.strip_weak_type, state)
 
 
 def source_of(run: RunConfig, bonus_state: PyTree, n: int) -> HostRollout:
@@ -59,12 +52,12 @@ class HostBackend(Backend):
         memory.demand(2 * memory.size_of(self.like()), memory.free(), len(plan.seeds), exact=False)
         self._sources: dict[int, HostRollout] = {}
         self._judge: HostRollout | None = None
-        self._begin = jax.jit(begin, compiler_options=sharding.options(0))
+        self._begin = jax.jit(compiled_envs.begin, compiler_options=sharding.options(0))
         quick = sharding.options(1)
         self._update, self._row = (jax.jit(f, compiler_options=quick) for f in (self._add, compiled_envs.row_of))
 
     def like(self) -> RunState:
-        return jax.eval_shape(begin, self.runs, self.seeds)
+        return jax.eval_shape(compiled_envs.begin, self.runs, self.seeds)
 
     def init(self) -> RunState:
         return self.put(self._begin(self.runs, self.seeds))

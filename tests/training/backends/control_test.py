@@ -25,11 +25,10 @@ from made.core.config import to_dict
 from made.envs.control import rendering
 from made.envs.control.simulation import Simulation
 from made.training import checkpoint, checkpoint_file, memory, run_dir, sharding, train_loop
-from made.training.backends import control_learner, control_tasks
+from made.training.backends import TrainPlan, control_learner, control_tasks
 from made.training.backends.control_learner import ControlLearner
 from made.training.control_config import BONUS_COEFS as TASKS
 from made.training.control_config import bonus_coef_for
-from made.training.train_plan import TrainPlan
 
 ACTIONS, FIRST, EVERY, SEEDS = 26, 6, 5, (0, 1)
 LONG = ("task.repeat=100", f"seed_steps={FIRST}", "batch=8", "replay.capacity=64")  # an episode is ten actions

@@ -160,7 +160,7 @@ def test_play_tells_one_whole_episode_of_each_environment():
 def test_the_start_has_the_weights_of_a_compiled_run():
     run, key = tiny.run(bonus=GATED), jax.random.key(4)
     there = dataclasses.replace(run, env=Hosted("gym", TASK), resets_per_update=None)
-    ours, theirs = jax.jit(lambda key: (start(there, key, slots=False).agent, start(run, key).agent))(key)
+    ours, theirs = jax.jit(lambda key: (start(there, key).agent, start(run, key).agent))(key)
     assert_equal(ours, theirs)
 
 
