@@ -202,12 +202,9 @@ class Calibrated(StatefulWrapper):
     horizon: int = eqx.field(static=True, default=0)  # 0: the task's time limit
 
     def __check_init__(self):
-        check_numbers(self, {AT_LEAST_ZERO: ("strength",), COUNT_OR_NONE: ("warmup",)})
-        if self.horizon < 0 or "value" in self.bonus.reads:
-            raise ValueError(
-                f"Calibrated takes horizon >= 0 and a bonus that can be told without an agent's values; got "
-                f"horizon={self.horizon}, bonus={type(self.bonus).__name__}."
-            )
+        check_numbers(self, {AT_LEAST_ZERO: ("strength",), COUNT_OR_NONE: ("warmup", "horizon")})
+        if "value" in self.bonus.reads:
+            raise ValueError(f"Calibrated takes a bonus that does not read 'value', not {type(self.bonus).__name__}.")
 
     def init(self, key, spec):
         if not self.horizon and not spec.horizon:

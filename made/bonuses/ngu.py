@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from made.bonuses.embedding import InverseDynamicsEmbedding
 from made.bonuses.rnd import RND
 from made.core import Bonus, EpisodeMemory, EpisodeNote, NoMemory, running_stats
-from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, POSITIVE, check_numbers
+from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, POSITIVE, check_numbers
 from made.nets.fit import FitState
 
 SAME = 1e-10  # squared distances below this share of the squared length are rounding: the same observation again
@@ -26,7 +26,8 @@ class Kernel(eqx.Module):
     most: float = 8.0  # s_m: beyond this similarity nothing is paid
 
     def __check_init__(self):
-        check_numbers(self, {POSITIVE: ("epsilon", "offset"), AT_LEAST_ZERO: ("cluster",), ABOVE_ZERO: ("most",)})
+        positive = {POSITIVE: ("epsilon", "offset"), COUNT: ("k",)}
+        check_numbers(self, {**positive, AT_LEAST_ZERO: ("cluster",), ABOVE_ZERO: ("most",)})
 
     def similarity(self, squares: Float[Array, " k"], usual: Float[Array, ""]) -> Float[Array, ""]:
         """sqrt(sum_i K(f, f_i)) + c, with K = epsilon / (max(d_i^2 / d_m^2 - cluster, 0) + epsilon); inf is nobody."""
@@ -102,12 +103,10 @@ class NGU(Bonus):
     capacity: int = eqx.field(static=True, default=0)  # 0: the task's clock, or 1,000 where it has none
 
     def __check_init__(self):
-        check_numbers(self, {ABOVE_ZERO: ("most",)})
-        if self.kernel.k < 1 or self.capacity < 0 or not isinstance(self.lifelong.memory, NoMemory):
-            raise ValueError(
-                f"NGU takes kernel.k >= 1, capacity >= 0 and a life-long bonus without episodic memory; got "
-                f"k={self.kernel.k}, capacity={self.capacity}, lifelong={type(self.lifelong).__name__}."
-            )
+        check_numbers(self, {ABOVE_ZERO: ("most",), COUNT_OR_NONE: ("capacity",)})
+        if not isinstance(self.lifelong.memory, NoMemory):
+            name = type(self.lifelong).__name__
+            raise ValueError(f"NGU takes a life-long bonus without episodic memory, not {name}.")
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
