@@ -3,7 +3,7 @@
     python docs/build_bonuses.py [NAME ...]
 
 A random walk starts every episode in the same corner of one level of FourRooms. It visits the first room often and the
-last room rarely. After 80 updates the map shows the mean bonus for entering each cell, next to the visits of the cell.
+last room rarely. After 40 updates the map shows the mean bonus for entering each cell, next to the visits of the cell.
 """
 
 import json
@@ -30,7 +30,7 @@ PICTURES = ROOT / "docs" / "img" / "bonuses"
 RECORD = ROOT / "results" / "bonus_maps.json"
 AGENT = 10  # MiniGrid's number for the agent in a full view
 FORWARD, STEPS = 0.7, 300  # probability of a step forward; steps of an episode
-N, T, UPDATES, SHOWN = 32, 64, 80, 10  # environments, steps, updates, and how many of the last are averaged
+N, T, UPDATES, SHOWN = 32, 64, 40, 10  # environments, steps, updates, and how many of the last are averaged
 SKIPPED = ("none", "hoeffding", "inverse", "bernstein", "made-tabular", "made-geometric")  # tables over states
 
 

@@ -45,6 +45,14 @@ SMALLER = {  # what is run here for less long; a page that no longer says it fai
         "1_000_000": "16",
         "iterations=600": "iterations=200",
     },
+    "docs/index.md": {
+        "MultiRoom-N4-S5-v1": "Empty-5x5-v0",
+        '", 32)': '", 4)',
+        "FirstVisit(MADE.deep())": "FirstVisit()",
+        "n_steps=100, batch_size=400": "n_steps=4, batch_size=16",
+        "1_000_000": "16",
+        "iterations=600": "iterations=200",
+    },
     "docs/tutorials/sb3.md": {
         "n_steps=256, batch_size=256": "n_steps=4, batch_size=16",
         "100_000": "16",
@@ -108,7 +116,9 @@ def test_every_page_with_snippets_is_run():
             assert f'"{Path(page).name}"' in (ROOT / where).read_text("utf-8")
     run = {
         "README.md",
+        "docs/index.md",
         "docs/control.md",
+        "docs/grids.md",
         "docs/training.md",
         *with_snippets("docs/tutorials/"),
         *with_snippets("docs/bonuses/"),
@@ -122,6 +132,18 @@ def test_the_readme_s_snippets_run(tmp_path, monkeypatch, capsys):
     assert space["venv"].num_envs == 4
     returns = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert len(returns) == 4 and all(-0.1 < one <= 1 for one in returns)
+
+
+@pytest.mark.filterwarnings("ignore:You are trying to run PPO on the GPU:UserWarning")
+def test_the_snippets_of_the_landing_page_run(tmp_path, monkeypatch, capsys):
+    space = played("docs/index.md", tmp_path, monkeypatch)
+    assert space["intrinsic"].shape == (128, 8) and (space["intrinsic"] > 0).all()
+    assert len(json.loads(capsys.readouterr().out.splitlines()[-1])) == 4
+
+
+def test_the_snippets_on_grids_run(tmp_path, monkeypatch):
+    space = played("docs/grids.md", tmp_path, monkeypatch)
+    assert space["obs"]["image"].shape == (7, 7, 3) and space["envs"].num_envs == 64
 
 
 @pytest.mark.filterwarnings("ignore:You are trying to run PPO on the GPU:UserWarning")
@@ -342,6 +364,17 @@ def test_every_bonus_has_a_page():
     assert set(re.findall(r"`([a-z0-9-]+)`(?=[,| ])", text)) >= set(list_bonuses("on_policy", installed=False))
     linked = {f"docs/bonuses/{name}" for name in LINK.findall(text) if "/" not in name}
     assert set(bonus_pages()) <= linked
+
+
+@pytest.mark.parametrize("page", bonus_pages())
+def test_maps_of_bonuses_have_the_recorded_correlations(page):
+    record = json.loads((ROOT / "results" / "bonus_maps.json").read_text("utf-8"))
+    shown = re.findall(
+        r"`([\w-]+)`(?: bonus per cell)?; rank correlation (-?[\d.]+)\.\*", (ROOT / page).read_text("utf-8")
+    )
+    assert shown or page.endswith("count.md")
+    for name, correlation in shown:
+        assert correlation == f"{record[name]['rank_correlation_of_bonus_with_visits']:.2f}", name
 
 
 def test_readme_numbers_are_recorded():

@@ -1,0 +1,111 @@
+"""Plot a learning curve for the page of each bonus with recorded runs: docs/img/bonuses/NAME-curves.png.
+
+    python docs/build_curves.py
+
+The runs are those of results/minigrid (the setting of each method was chosen on other seeds) and results/dmc.
+"""
+
+import csv
+import gzip
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from made.experiments import plots
+
+ROOT = Path(__file__).resolve().parents[1]
+FIGURES = ROOT / "docs" / "img" / "bonuses"
+FRAMES = 32 * 100  # per update on MiniGrid
+SOLID, DASHED, DOTTED, MIXED = "-", (0, (4, 2)), (0, (1, 1.3)), (0, (5, 1.5, 1, 1.5))
+NONE, MASK = ("none", "no bonus", "none", DOTTED), ("gate", "first-visit constant", "gate", MIXED)  # of every grid
+ROOMS, KEYS, MAZE = "MultiRoom-N7-S8", "KeyCorridorS4R3", "ObstructedMaze-2Dlh"
+
+
+def masked(name: str, text: str) -> list[tuple]:
+    """A bonus with and without the first-visit mask, and the controls."""
+    return [(name, text, name, SOLID), (f"{name}/gated", f"first-visit {text}", name, DASHED), MASK, NONE]
+
+
+# page -> tasks, and for each curve: its label in the records, its text, the method whose color it has, its line
+GRIDS = {
+    "made": ((ROOMS, KEYS), masked("made", "MADE")),
+    "rnd": ((ROOMS, KEYS), masked("rnd", "RND")),
+    "icm": ((ROOMS, KEYS), masked("icm", "ICM")),
+    "ride": ((ROOMS, KEYS), masked("ride", "RIDE")),
+    "amigo": ((KEYS,), masked("amigo", "AMIGo")),
+    "bebold": (
+        (ROOMS, KEYS),
+        [
+            ("bebold/ungated", "BeBold without the mask", "bebold", SOLID),
+            ("bebold", "BeBold", "bebold", DASHED),
+            MASK,
+            NONE,
+        ],
+    ),
+    "first-visit": (
+        (ROOMS, KEYS),
+        [
+            ("rnd/gated", "first-visit RND", "rnd", DASHED),
+            ("made/gated", "first-visit MADE", "made", DASHED),
+            MASK,
+            NONE,
+        ],
+    ),
+}
+PENDULUM = "pendulum_swingup"
+CONTROL = {  # page -> scale of the records, and its curves
+    "re3": ("gpu", [("re3", "RE3, 0.25", "re3", SOLID), ("re3/printed", "RE3, 0.05", "re3", DOTTED)]),
+    "made-released": ("small", [("made-released", "MADE as released", "bernstein", DASHED)]),
+}
+ALWAYS = [("made", "MADE", "made", SOLID), ("none", "no bonus", "none", DOTTED)]
+
+
+def columns(path: Path, x: str, y: str) -> dict[str, dict[int, list[tuple[float, float]]]]:
+    """Label -> seed -> points."""
+    found: dict = defaultdict(lambda: defaultdict(list))
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row[y] not in ("", "nan"):
+                found[row["label"]][int(row["seed"])].append((float(row[x]), float(row[y])))
+    return found
+
+
+def curve(ax, runs: dict[int, list], text: str, method: str, line, scale: float) -> None:
+    """The mean over seeds, with their range as a band."""
+    shortest = min(map(len, runs.values()))
+    points = np.array([rows[:shortest] for rows in runs.values()])
+    x, y = points[0, :, 0] * scale, points[..., 1]
+    color = plots.style_of(method).colour
+    ax.plot(x, y.mean(0), color=color, linestyle=line, label=f"{text} ({len(runs)} seeds)")
+    ax.fill_between(x, y.min(0), y.max(0), color=color, alpha=0.15, linewidth=0)
+
+
+def figure(name: str, panels: dict[str, list], found: dict, scale: float, x: str) -> Path:
+    fig, axes = plots.figure(1, len(panels), height=2.6, sharey=True)
+    for ax, (task, curves) in zip(axes[0], panels.items(), strict=True):
+        for label, text, method, line in curves:
+            if runs := found.get(f"{task}/{label}"):
+                curve(ax, runs, text, method, line, scale)
+        plots.title(ax, task, x=x, y="return" if ax is axes[0, 0] else "")
+    plots.legend(fig, columns=2)
+    path = FIGURES / f"{name}-curves.png"
+    fig.savefig(path, dpi=150)
+    return path
+
+
+def main() -> list[Path]:
+    grids = columns(ROOT / "results" / "minigrid" / "minigrid" / "gpu.csv.gz", "step", "return")
+    paths = [
+        figure(name, dict.fromkeys(tasks, curves), grids, FRAMES / 1e6, "million frames")
+        for name, (tasks, curves) in GRIDS.items()
+    ]
+    for name, (scale, curves) in CONTROL.items():
+        runs = columns(ROOT / "results" / "dmc" / "dmc" / f"{scale}.csv.gz", "frames", "eval_return")
+        paths.append(figure(name, {PENDULUM: curves + ALWAYS}, runs, 1e-3, "thousand environment steps"))
+    return paths
+
+
+if __name__ == "__main__":
+    print(json.dumps([path.relative_to(ROOT).as_posix() for path in main()], indent=1))
