@@ -52,6 +52,20 @@ envs = gymnasium.make_vec("made/MiniGrid-MultiRoom-N6-v0", num_envs=64)
 *KeyCorridorS3R3, solved by the planner of the tests: fetch the key, open the locked door, pick up
 the ball. The lit cells are the agent's view.*
 
+## Observations, actions and rewards
+
+| | |
+|---|---|
+| actions | 0 left, 1 right, 2 forward, 3 pick up, 4 drop, 5 toggle, 6 done |
+| reward | 1 - 0.9 t / T for success at step t of at most T, else 0 |
+| `image` | the agent's view, uint8 [7, 7, 3]: object, color and state of each cell |
+| `direction` | 0 right, 1 down, 2 left, 3 up |
+| `full` | the whole grid with the agent, uint8 [width, height, 3] |
+| `hash` | 64 bits of the full state, uint32 [2], for bonuses that count states |
+
+`made.make("MultiRoom-N6", shows=("image", "hash"))` selects parts; the default is `image`. Success
+terminates an episode, the time limit truncates it.
+
 ## Equality with the package
 
 - **Steps.** The tests play more than 100,000 steps in parallel with the package, without a
