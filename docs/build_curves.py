@@ -1,4 +1,4 @@
-"""Plot a learning curve for the page of each bonus with recorded runs: docs/img/bonuses/NAME-curves.png.
+"""Plot learning curves from recorded runs: docs/img/bonuses/NAME-curves.png and docs/img/tutorials/pendulum.png.
 
     python docs/build_curves.py
 
@@ -16,7 +16,7 @@ import numpy as np
 from made.experiments import plots
 
 ROOT = Path(__file__).resolve().parents[1]
-FIGURES = ROOT / "docs" / "img" / "bonuses"
+FIGURES = ROOT / "docs" / "img"
 FRAMES = 32 * 100  # per update on MiniGrid
 SOLID, DASHED, DOTTED, MIXED = "-", (0, (4, 2)), (0, (1, 1.3)), (0, (5, 1.5, 1, 1.5))
 NONE, MASK = ("none", "no bonus", "none", DOTTED), ("gate", "first-visit constant", "gate", MIXED)  # of every grid
@@ -59,6 +59,7 @@ CONTROL = {  # page -> scale of the records, and its curves
     "re3": ("gpu", [("re3", "RE3, 0.25", "re3", SOLID), ("re3/printed", "RE3, 0.05", "re3", DOTTED)]),
     "made-released": ("small", [("made-released", "MADE as released", "bernstein", DASHED)]),
 }
+STEPS = "thousand environment steps"
 ALWAYS = [("made", "MADE", "made", SOLID), ("none", "no bonus", "none", DOTTED)]
 
 
@@ -90,7 +91,7 @@ def figure(name: str, panels: dict[str, list], found: dict, scale: float, x: str
                 curve(ax, runs, text, method, line, scale)
         plots.title(ax, task, x=x, y="return" if ax is axes[0, 0] else "")
     plots.legend(fig, columns=2)
-    path = FIGURES / f"{name}-curves.png"
+    path = FIGURES / f"{name}.png"
     fig.savefig(path, dpi=150)
     return path
 
@@ -98,12 +99,14 @@ def figure(name: str, panels: dict[str, list], found: dict, scale: float, x: str
 def main() -> list[Path]:
     grids = columns(ROOT / "results" / "minigrid" / "minigrid" / "gpu.csv.gz", "step", "return")
     paths = [
-        figure(name, dict.fromkeys(tasks, curves), grids, FRAMES / 1e6, "million frames")
+        figure(f"bonuses/{name}-curves", dict.fromkeys(tasks, curves), grids, FRAMES / 1e6, "million frames")
         for name, (tasks, curves) in GRIDS.items()
     ]
     for name, (scale, curves) in CONTROL.items():
         runs = columns(ROOT / "results" / "dmc" / "dmc" / f"{scale}.csv.gz", "frames", "eval_return")
-        paths.append(figure(name, {PENDULUM: curves + ALWAYS}, runs, 1e-3, "thousand environment steps"))
+        paths.append(figure(f"bonuses/{name}-curves", {PENDULUM: curves + ALWAYS}, runs, 1e-3, STEPS))
+    runs = columns(ROOT / "results" / "dmc" / "dmc" / "small.csv.gz", "frames", "eval_return")
+    paths.append(figure("tutorials/pendulum", {PENDULUM: [("re3", "RE3", "re3", SOLID), *ALWAYS]}, runs, 1e-3, STEPS))
     return paths
 
 
