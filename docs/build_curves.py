@@ -79,12 +79,12 @@ def curve(ax, runs: dict[int, list], text: str, method: str, line, scale: float)
     points = np.array([rows[:shortest] for rows in runs.values()])
     x, y = points[0, :, 0] * scale, points[..., 1]
     color = plots.style_of(method).colour
-    ax.plot(x, y.mean(0), color=color, linestyle=line, label=f"{text} ({len(runs)} seeds)")
+    ax.plot(x, y.mean(0), color=color, linestyle=line, label=text)
     ax.fill_between(x, y.min(0), y.max(0), color=color, alpha=0.15, linewidth=0)
 
 
 def figure(name: str, panels: dict[str, list], found: dict, scale: float, x: str) -> Path:
-    fig, axes = plots.figure(1, len(panels), height=2.6, sharey=True)
+    fig, axes = plots.figure(1, len(panels), width=4.6 if len(panels) == 1 else 5.8, height=2.5, sharey=True)
     for ax, (task, curves) in zip(axes[0], panels.items(), strict=True):
         for label, text, method, line in curves:
             if runs := found.get(f"{task}/{label}"):
@@ -92,7 +92,7 @@ def figure(name: str, panels: dict[str, list], found: dict, scale: float, x: str
         plots.title(ax, task, x=x, y="return" if ax is axes[0, 0] else "")
     plots.legend(fig, columns=2)
     path = FIGURES / f"{name}.png"
-    fig.savefig(path, dpi=150)
+    fig.savefig(path, dpi=180)
     return path
 
 
