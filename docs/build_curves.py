@@ -96,12 +96,34 @@ def figure(name: str, panels: dict[str, list], found: dict, scale: float, x: str
     return path
 
 
+def minigrid(found: dict) -> Path:
+    """The page on MiniGrid: every recorded task, the methods that were run on all of them."""
+    tasks = sorted({label.partition("/")[0] for label in found}, key=lambda task: (task[0] != "M", task))
+    bonuses = [("made", "MADE"), ("rnd", "RND")]
+    curves = [(f"{name}/gated", f"first-visit {text}", name, DASHED) for name, text in bonuses]
+    curves += [(name, text, name, SOLID) for name, text in bonuses] + [
+        ("bebold", "BeBold", "bebold", DASHED),
+        MASK,
+        NONE,
+    ]
+    fig, axes = plots.panels(len(tasks), 2, width=5.8, height=1.9, sharey=True)
+    for ax, task in zip(axes, tasks, strict=True):
+        for label, text, method, line in curves:
+            curve(ax, found[f"{task}/{label}"], text, method, line, FRAMES / 1e6)
+        plots.title(ax, task, x="million frames", y="return" if plots.leftmost(ax) else "")
+    plots.legend(fig, columns=3)
+    path = FIGURES / "minigrid.png"
+    fig.savefig(path, dpi=180)
+    return path
+
+
 def main() -> list[Path]:
     grids = columns(ROOT / "results" / "minigrid" / "minigrid" / "gpu.csv.gz", "step", "return")
     paths = [
         figure(f"bonuses/{name}-curves", dict.fromkeys(tasks, curves), grids, FRAMES / 1e6, "million frames")
         for name, (tasks, curves) in GRIDS.items()
     ]
+    paths.append(minigrid(grids))
     for name, (scale, curves) in CONTROL.items():
         runs = columns(ROOT / "results" / "dmc" / "dmc" / f"{scale}.csv.gz", "frames", "eval_return")
         paths.append(figure(f"bonuses/{name}-curves", {PENDULUM: curves + ALWAYS}, runs, 1e-3, STEPS))
