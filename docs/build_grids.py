@@ -40,7 +40,7 @@ import jax
 
 import made.adapters.gymnasium  # registers the tasks made/...
 
-grid = made.make("MultiRoom-N6")  # short or full id; pure reset and step for jit, vmap and scan
+grid = made.make("MultiRoom-N6")  # or the full id; reset and step are pure
 state, obs = grid.reset(jax.random.key(0))
 envs = gymnasium.make_vec("made/MiniGrid-MultiRoom-N6-v0", num_envs=64)
 ```

@@ -68,7 +68,7 @@ SMALLER = {  # what is run here for less long; a page that no longer says it fai
         'seeds=4, steps="1M"': 'seeds=1, steps="80"',
     },
     "docs/tutorials/tabular.md": {
-        "iterations=600": "iterations=300",
+        '"iterations": 600': '"iterations": 300',
         "every=200": "every=100",
         "range(10)": "range(4)",
         "* 10,": "* 4,",
