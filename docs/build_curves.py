@@ -1,13 +1,16 @@
 """Plot learning curves from recorded runs: docs/img/bonuses/NAME-curves.png and docs/img/tutorials/pendulum.png.
 
-    python docs/build_curves.py
+    python docs/build_curves.py            # figures
+    python docs/build_curves.py RUN...     # first add these run directories to results/train/doorkey.json
 
-The runs are those of results/minigrid (the setting of each method was chosen on other seeds) and results/dmc.
+The runs are those of results/minigrid (the setting of each method was chosen on other seeds), results/dmc, and
+DoorKey-5x5 for bonuses that have no other run.
 """
 
 import csv
 import gzip
 import json
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from made.experiments import plots
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs" / "img"
+DOORKEY = ROOT / "results" / "train" / "doorkey.json"
 FRAMES = 32 * 100  # per update on MiniGrid
 SOLID, DASHED, DOTTED, MIXED = "-", (0, (4, 2)), (0, (1, 1.3)), (0, (5, 1.5, 1, 1.5))
 NONE, MASK = ("none", "no bonus", "none", DOTTED), ("gate", "first-visit constant", "gate", MIXED)  # of every grid
@@ -117,6 +121,40 @@ def minigrid(found: dict) -> Path:
     return path
 
 
+def record(folder: Path) -> None:
+    """Add the command, provenance and returns of a training run to the record, under the name of the folder."""
+    runs = json.loads(DOORKEY.read_text("utf-8")) if DOORKEY.exists() else {}
+    about = json.loads((folder / "run.json").read_text("utf-8"))
+    returns: dict[str, list] = defaultdict(list)
+    for row in map(json.loads, (folder / "metrics.jsonl").read_text("utf-8").splitlines()):
+        returns[str(row["seed"])].append([row["frames"], round(row["return"], 4)])
+    runs[folder.name] = {"command": about["command"], "made_by": about["sessions"][-1], "returns": returns}
+    DOORKEY.write_text(json.dumps(runs, sort_keys=True) + "\n", "utf-8")
+
+
+COLOR = {"e3b": "ride", "ngu": "rnd", "hashed": "amigo", "disagreement": "bebold"}  # methods with other figures
+
+
+def doorkey() -> list[Path]:
+    runs = json.loads(DOORKEY.read_text("utf-8"))
+    found = {f"DoorKey-5x5/{name}": {int(k): v for k, v in run["returns"].items()} for name, run in runs.items()}
+    names = {
+        "e3b": "E3B",
+        "ngu": "NGU",
+        "hashed": "first-visit hashed counts",
+        "disagreement": "first-visit Disagreement",
+    }
+    return [
+        figure(
+            f"bonuses/{name}-curves",
+            {"DoorKey-5x5": [(name, text, COLOR[name], DASHED if "first" in text else SOLID), NONE]},
+            found, 1e-3, "thousand frames",
+        )
+        for name, text in names.items()
+        if name in runs
+    ]  # fmt: skip
+
+
 def main() -> list[Path]:
     grids = columns(ROOT / "results" / "minigrid" / "minigrid" / "gpu.csv.gz", "step", "return")
     paths = [
@@ -129,8 +167,10 @@ def main() -> list[Path]:
         paths.append(figure(f"bonuses/{name}-curves", {PENDULUM: curves + ALWAYS}, runs, 1e-3, STEPS))
     runs = columns(ROOT / "results" / "dmc" / "dmc" / "small.csv.gz", "frames", "eval_return")
     paths.append(figure("tutorials/pendulum", {PENDULUM: [("re3", "RE3", "re3", SOLID), *ALWAYS]}, runs, 1e-3, STEPS))
-    return paths
+    return paths + doorkey()
 
 
 if __name__ == "__main__":
+    for folder in sys.argv[1:]:
+        record(Path(folder))
     print(json.dumps([path.relative_to(ROOT).as_posix() for path in main()], indent=1))
