@@ -132,6 +132,7 @@ def record(folder: Path) -> None:
     DOORKEY.write_text(json.dumps(runs, sort_keys=True) + "\n", "utf-8")
 
 
+CONSTANT = ("first-visit", *MASK[1:])
 COLOR = {"e3b": "ride", "ngu": "rnd", "hashed": "amigo", "disagreement": "bebold"}  # methods with other figures
 
 
@@ -147,7 +148,7 @@ def doorkey() -> list[Path]:
     return [
         figure(
             f"bonuses/{name}-curves",
-            {"DoorKey-5x5": [(name, text, COLOR[name], DASHED if "first" in text else SOLID), NONE]},
+            {"DoorKey-5x5": [(name, text, COLOR[name], DASHED if "first" in text else SOLID), CONSTANT, NONE]},
             found, 1e-3, "thousand frames",
         )
         for name, text in names.items()
