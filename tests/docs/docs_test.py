@@ -377,6 +377,16 @@ def test_maps_of_bonuses_have_the_recorded_correlations(page):
         assert correlation == f"{record[name]['rank_correlation_of_bonus_with_visits']:.2f}", name
 
 
+def test_returns_on_doorkey_are_recorded():
+    runs = json.loads((ROOT / "results" / "train" / "doorkey.json").read_text("utf-8"))
+    last = {name: [returns[-1][1] for returns in run["returns"].values()] for name, run in runs.items()}
+    shown = {name: f"{sum(x) / len(x):.2f} ({min(x):.2f} to {max(x):.2f}" for name, x in last.items()}
+    for name in set(runs) - {"none", "first-visit"}:
+        text = " ".join((ROOT / "docs" / "bonuses" / f"{name}.md").read_text("utf-8").split())
+        text = text.replace(" after 400,000 frames", "")
+        assert all(shown[one] in text for one in (name, "none", "first-visit")), name
+
+
 def test_readme_numbers_are_recorded():
     front = runpy.run_path(str(ROOT / "docs" / "build_front.py"))
     text = (ROOT / "README.md").read_text("utf-8")
