@@ -1,9 +1,9 @@
-"""Draw what each bonus pays where: docs/img/bonuses/NAME.png, and the numbers in results/bonus_maps.json.
+"""Draw where each bonus is high: docs/img/bonuses/NAME.png, and the numbers in results/bonus_maps.json.
 
     python docs/build_bonuses.py [NAME ...]
 
-A random walker starts every episode in the same corner of one level of FourRooms, so it knows one room well and the
-others hardly. After 40 updates the map shows what arriving in each cell is paid, beside how often it was visited.
+A random walk starts every episode in the same corner of one level of FourRooms. It visits the first room often and the
+last room rarely. After 40 updates the map shows the mean bonus for entering each cell, next to the visits of the cell.
 """
 
 import json
@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "img" / "bonuses"
 RECORD = ROOT / "results" / "bonus_maps.json"
 AGENT = 10  # MiniGrid's number for the agent in a full view
+FORWARD, STEPS = 0.7, 300  # probability of a step forward; steps of an episode
 N, T, UPDATES, SHOWN = 32, 64, 40, 10  # environments, steps, updates, and how many of the last are averaged
 SKIPPED = ("none", "hoeffding", "inverse", "bernstein", "made-tabular", "made-geometric")  # tables over states
 
@@ -38,7 +39,7 @@ class OneLevel(Maker):
 
     width: int = eqx.field(static=True, default=19)
     height: int = eqx.field(static=True, default=19)
-    max_steps: int = eqx.field(static=True, default=100)
+    max_steps: int = eqx.field(static=True, default=STEPS)
 
     def levels(self, key, n):
         grid = jax.tree.map(lambda x: x[0], FourRooms().levels(jax.random.key(0), 1)).grid
@@ -47,9 +48,17 @@ class OneLevel(Maker):
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *x.shape)), one)
 
 
+class Walk(Uniform):
+    """A step forward with probability FORWARD, else a turn to either side."""
+
+    def init(self, key, spec):
+        turn, unused = (1 - FORWARD) / 2, jnp.zeros(spec.action.n - 3)
+        return {"logits": jnp.log(jnp.concatenate([jnp.array([turn, turn, FORWARD]), unused]))}
+
+
 def maps(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(visits over all updates, mean pay over the last ones) of each cell, [rows, columns]."""
-    env, agent = Grid(OneLevel(), shows=("image", "full", "hash")), Uniform()
+    """(visits over all updates, mean bonus over the last ones) of each cell, [rows, columns]."""
+    env, agent = Grid(OneLevel(), shows=("image", "full", "hash")), Walk()
     bonus = AMIGo(view="full") if name == "amigo" else make_bonus(name)
     spec = env.spec._replace(goal=bonus.memory.goal(env.spec))
     state, agent_state = bonus.init(jax.random.key(0), spec), agent.init(jax.random.key(1), spec)
@@ -65,24 +74,24 @@ def maps(name: str) -> tuple[np.ndarray, np.ndarray]:
         cell = jnp.argmax((rolled.batch.next_obs["full"][..., 0] == AGENT).reshape(T, N, -1), -1)
         return state, rolled.streams, reserve, cell, bonus.reward(state, rolled.batch)
 
-    visits, paid, times = (np.zeros(19 * 19) for _ in range(3))
+    visits, total, times = (np.zeros(19 * 19) for _ in range(3))
     for k in range(UPDATES):
-        state, streams, reserve, cell, pay = advance(state, streams, reserve, jax.random.key(10 + k))
+        state, streams, reserve, cell, reward = advance(state, streams, reserve, jax.random.key(10 + k))
         np.add.at(visits, np.asarray(cell), 1)
         if k >= UPDATES - SHOWN:
             np.add.at(times, np.asarray(cell), 1)
-            np.add.at(paid, np.asarray(cell), np.asarray(pay))
-    mean = np.where(times > 0, paid / np.maximum(times, 1), np.nan)
+            np.add.at(total, np.asarray(cell), np.asarray(reward))
+    mean = np.where(times > 0, total / np.maximum(times, 1), np.nan)
     return visits.reshape(19, 19).T, mean.reshape(19, 19).T  # a full view has columns first
 
 
-def draw(name: str, visits: np.ndarray, paid: np.ndarray) -> None:
+def draw(name: str, visits: np.ndarray, bonus: np.ndarray) -> None:
     walls = np.asarray(OneLevel().levels(jax.random.key(0), 1).grid[0]) == WALL
     fig, axes = plots.figure(1, 2, height=2.4)
     axes = np.atleast_1d(axes).reshape(-1)
     for ax, values, title in (
-        (axes[0], np.log10(np.maximum(visits, 1)), "visits, log10"),
-        (axes[1], paid, "paid on arrival"),
+        (axes[0], np.log10(np.maximum(visits, 1)), "visits (log10)"),
+        (axes[1], bonus, "mean bonus"),
     ):
         shown = np.ma.masked_where(walls | (visits == 0) | np.isnan(values), values)
         ax.set_facecolor("white")
@@ -93,7 +102,7 @@ def draw(name: str, visits: np.ndarray, paid: np.ndarray) -> None:
         ax.grid(False)
         fig.colorbar(image, ax=ax, shrink=0.85)
         plots.title(ax, title)
-    fig.savefig(PICTURES / f"{name}.png", dpi=90)
+    fig.savefig(PICTURES / f"{name}.png", dpi=120)
 
 
 def main(names: list[str]) -> None:
@@ -101,19 +110,19 @@ def main(names: list[str]) -> None:
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     for name in names:
         began = time.time()
-        visits, paid = maps(name)
-        known = ~np.isnan(paid)
-        pairs = (jnp.asarray(x[known]) for x in (visits, paid))
+        visits, bonus = maps(name)
+        known = ~np.isnan(bonus)
+        pairs = (jnp.asarray(x[known]) for x in (visits, bonus))
         ranked = rank_correlation(*pairs, among=jnp.ones(known.sum(), bool))
         record[name] = {
-            "what": "FourRooms, one level, uniform actions; mean pay of the last 10 of 40 updates of 32 x 64 steps",
-            "rank_correlation_of_pay_with_visits": float(ranked),
+            "what": f"FourRooms, random walk; mean of the last {SHOWN} of {UPDATES} updates of {N} x {T} steps",
+            "rank_correlation_of_bonus_with_visits": float(ranked),
             "cells_reached": int((visits > 0).sum()),
-            "mean_pay": float(np.nanmean(paid)),
+            "mean_bonus": float(np.nanmean(bonus)),
             "made_by": provenance(began, time.time() - began),
         }
-        draw(name, visits, paid)
-        print(name, record[name]["rank_correlation_of_pay_with_visits"], flush=True)
+        draw(name, visits, bonus)
+        print(name, record[name]["rank_correlation_of_bonus_with_visits"], flush=True)
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -18,7 +18,7 @@ AGENTS = ROOT / "results" / "report" / "agents"
 PICTURE = ROOT / "docs" / "img" / "front.png"
 CELL, CROP = 32, (1, 2, 25, 25)  # pixels of a cell, and the cells shown: left, top, right, bottom
 STEPS = 4_000_000  # of the runs that are shown
-SHOWN = {"no bonus": "MultiRoom-N6-none", "MADE": "MultiRoom-N6-made-counts"}
+SHOWN = {"no bonus": "MultiRoom-N6-none", "first-visit MADE": "MultiRoom-N6-made-counts"}
 RLEXPLORE = "[RLeXplore](https://github.com/RLE-Foundation/RLeXplore)"
 COMPARED = {  # what the table has: the measure, and the library it is compared with
     "KeyCorridorS3R3, against minigrid": "[MiniGrid](https://github.com/Farama-Foundation/Minigrid)",
@@ -51,15 +51,16 @@ def picture() -> None:
         ax.imshow(visits(name), interpolation="antialiased")
         ax.axis("off")
         ax.set_anchor("N")
-        plots.title(ax, f"{title}: where 32 episodes went")
+        plots.title(ax, f"visits, {title}")
     ax = axes[0, 2]
-    curves = {"MADE": ROOT / "results" / "train" / "MultiRoom-N6", "no bonus": AGENTS / SHOWN["no bonus"]}
+    curves = {"first-visit MADE": ROOT / "results" / "train" / "MultiRoom-N6", "no bonus": AGENTS / SHOWN["no bonus"]}
     for (title, folder), look in zip(curves.items(), map(plots.style_of, ("made", "none")), strict=True):
         found = returns(folder / "metrics.jsonl")
         for seed, points in found.items():
             label = f"{title}, {len(found)} seed{'s' * (len(found) > 1)}" if seed == 0 else None
             ax.plot(*zip(*points, strict=True), color=look.colour, linestyle=look.line, label=label)
     plots.title(ax, "return on new levels", x="million frames")
+    ax.set_ylim(top=0.8)  # room for the legend
     ax.legend(loc="upper left", fontsize=7)
     fig.savefig(PICTURE, dpi=160)
 

@@ -17,7 +17,7 @@ import numpy as np
 from made.core import safe_files
 
 ROOT = Path(__file__).resolve().parents[1]
-COLORS = {  # of what a kill met; told apart by their marks too
+COLORS = {  # what a kill interrupted: color and marker
     "before the run began": ("#8a8f98", "o"),
     "before it went on": ("#8a8f98", "s"),
     "before the first checkpoint": ("#2a6fbb", "^"),
@@ -59,15 +59,15 @@ def table(records: Path) -> str:
 
 def _numbers(found: Mapping[str, Any]) -> str:
     """The numbers of a record, those of its parts too, in words."""
-    told: list[str] = []
+    parts: list[str] = []
     for key, x in found.items():
         if type(x) in (int, float):
-            told.append(f"{key.replace('_', ' ')} {x:,}")
+            parts.append(f"{key.replace('_', ' ')} {x:,}")
         elif key.startswith("by_"):
-            told.append(", ".join(f"{name} {n}" for name, n in x.items()))
+            parts.append(", ".join(f"{name} {n}" for name, n in x.items()))
         elif key == "scenes":
-            told += [f"{len(x)} scenes", ", ".join(dict.fromkeys(one["scene"] for one in x))]
-    return "; ".join(told)
+            parts += [f"{len(x)} scenes", ", ".join(dict.fromkeys(one["scene"] for one in x))]
+    return "; ".join(parts)
 
 
 def _axes(width: float, height: float) -> tuple[Any, Any]:
@@ -113,8 +113,8 @@ def soak(record: Mapping[str, Any]) -> Any:
     axes.set_ylim(0, 1.15 * mib.max())
     axes.set_xlabel("minutes since the first row")
     axes.set_ylabel("MiB")
-    told = f"{record['growth_mib']:+.1f} MiB over the last two thirds, {record['rows_written']:,} rows written"
-    axes.set_title(f"A training of {seconds[-1] / 60:.0f} minutes: {told}", loc="left", fontsize=11)
+    growth = f"{record['growth_mib']:+.1f} MiB over the last two thirds, {record['rows_written']:,} rows written"
+    axes.set_title(f"A training of {seconds[-1] / 60:.0f} minutes: {growth}", loc="left", fontsize=11)
     axes.legend(frameon=False, loc="lower right", fontsize=8)
     return figure
 

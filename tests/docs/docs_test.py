@@ -45,21 +45,34 @@ SMALLER = {  # what is run here for less long; a page that no longer says it fai
         "1_000_000": "16",
         "iterations=600": "iterations=200",
     },
+    "docs/index.md": {
+        "MultiRoom-N4-S5-v1": "Empty-5x5-v0",
+        '", 32)': '", 4)',
+        "FirstVisit(MADE.deep())": "FirstVisit()",
+        "n_steps=100, batch_size=400": "n_steps=4, batch_size=16",
+        "1_000_000": "16",
+        "iterations=600": "iterations=200",
+    },
     "docs/tutorials/sb3.md": {
         "n_steps=256, batch_size=256": "n_steps=4, batch_size=16",
         "100_000": "16",
         "MultiRoom-N4-S5-v1": "Empty-5x5-v0",
         '", 32)': '", 4)',
         "FirstVisit(MADE.deep())": "FirstVisit()",
-        "n_steps=100, batch_size=400": "n_steps=4, batch_size=16",
-        "1_000_000": "16",
+        '"n_steps": 100, "batch_size": 400, "n_epochs": 4': '"n_steps": 4, "batch_size": 16, "n_epochs": 1',
+        "240_000": "16",
     },
     "docs/training.md": {
         "made.IMPALA()": "made.Uniform()",
         "n_envs=32, unroll=100": "n_envs=2, unroll=4",
         'seeds=4, steps="1M"': 'seeds=1, steps="80"',
     },
-    "docs/tutorials/tabular.md": {"iterations=600": "iterations=200", "range(10)": "range(4)", "* 10,": "* 4,"},
+    "docs/tutorials/tabular.md": {
+        '"iterations": 600': '"iterations": 300',
+        "every=200": "every=100",
+        "range(10)": "range(4)",
+        "* 10,": "* 4,",
+    },
 }
 SKELETON = ["Formula", "Usage", "Options", "Results", "Differences", "Reference"]
 
@@ -103,7 +116,9 @@ def test_every_page_with_snippets_is_run():
             assert f'"{Path(page).name}"' in (ROOT / where).read_text("utf-8")
     run = {
         "README.md",
+        "docs/index.md",
         "docs/control.md",
+        "docs/grids.md",
         "docs/training.md",
         *with_snippets("docs/tutorials/"),
         *with_snippets("docs/bonuses/"),
@@ -120,6 +135,18 @@ def test_the_readme_s_snippets_run(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.filterwarnings("ignore:You are trying to run PPO on the GPU:UserWarning")
+def test_the_snippets_of_the_landing_page_run(tmp_path, monkeypatch, capsys):
+    space = played("docs/index.md", tmp_path, monkeypatch)
+    assert space["intrinsic"].shape == (128, 8) and (space["intrinsic"] > 0).all()
+    assert len(json.loads(capsys.readouterr().out.splitlines()[-1])) == 4
+
+
+def test_the_snippets_on_grids_run(tmp_path, monkeypatch):
+    space = played("docs/grids.md", tmp_path, monkeypatch)
+    assert space["obs"]["image"].shape == (7, 7, 3) and space["envs"].num_envs == 64
+
+
+@pytest.mark.filterwarnings("ignore:You are trying to run PPO on the GPU:UserWarning")
 @pytest.mark.parametrize("page", with_snippets("docs/tutorials/"))
 def test_a_tutorial_s_snippets_run(page, tmp_path, monkeypatch, capsys):
     space = played(page, tmp_path, monkeypatch)
@@ -127,10 +154,12 @@ def test_a_tutorial_s_snippets_run(page, tmp_path, monkeypatch, capsys):
     if page.endswith("tabular.md"):
         last = {line.split()[0]: float(line.strip(" ]").split()[-1]) for line in out.splitlines()[:3]}
         assert set(last) == {"1/sqrt(N)", "Bernstein", "MADE"} and last["Bernstein"] > last["1/sqrt(N)"]
-        assert space["record"].arrays["visits"].shape[0] == 1
+        assert space["record"].arrays["visits"].shape[0] == 3
     if page.endswith("own-bonus.md"):
-        told = [float(x) for x in re.findall(r"\[(\S+) \S+\]\n", out)[-6:-4]]
-        assert told == pytest.approx([2.7726, 2.1401], abs=1e-3)  # log 16 and log(17 / 2), as the page says
+        bonuses = [float(x) for x in re.findall(r"\[(\S+) \S+\]\n", out)]
+        assert bonuses == pytest.approx([2.7726, 2.1401], abs=1e-3)  # log 16 and log(17 / 2), as the page says
+        last = {name: curve[-1] for name, curve in space["curves"].items()}
+        assert last["MADE(Surprise)"] > last["Surprise"] > last["no bonus"]
     if page.endswith("sb3.md"):
         assert (tmp_path / "bonus.safetensors").stat().st_size > 100
 
@@ -335,6 +364,27 @@ def test_every_bonus_has_a_page():
     assert set(re.findall(r"`([a-z0-9-]+)`(?=[,| ])", text)) >= set(list_bonuses("on_policy", installed=False))
     linked = {f"docs/bonuses/{name}" for name in LINK.findall(text) if "/" not in name}
     assert set(bonus_pages()) <= linked
+
+
+@pytest.mark.parametrize("page", bonus_pages())
+def test_maps_of_bonuses_have_the_recorded_correlations(page):
+    record = json.loads((ROOT / "results" / "bonus_maps.json").read_text("utf-8"))
+    shown = re.findall(
+        r"`([\w-]+)`(?: bonus per cell)?; rank correlation (-?[\d.]+)\.\*", (ROOT / page).read_text("utf-8")
+    )
+    assert shown or page.endswith("count.md")
+    for name, correlation in shown:
+        assert correlation == f"{record[name]['rank_correlation_of_bonus_with_visits']:.2f}", name
+
+
+def test_returns_on_doorkey_are_recorded():
+    runs = json.loads((ROOT / "results" / "train" / "doorkey.json").read_text("utf-8"))
+    last = {name: [returns[-1][1] for returns in run["returns"].values()] for name, run in runs.items()}
+    shown = {name: f"{sum(x) / len(x):.2f} ({min(x):.2f} to {max(x):.2f}" for name, x in last.items()}
+    for name in set(runs) - {"none", "first-visit"}:
+        text = " ".join((ROOT / "docs" / "bonuses" / f"{name}.md").read_text("utf-8").split())
+        text = text.replace(" after 400,000 frames", "")
+        assert all(shown[one] in text for one in (name, "none", "first-visit")), name
 
 
 def test_readme_numbers_are_recorded():
