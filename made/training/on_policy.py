@@ -11,7 +11,7 @@ from made.bonuses.combinators import bonus_strength
 from made.core import Agent, Bonus, Environment, Metrics, Transition, require_fields
 from made.core.schedules import Constant, Schedule
 from made.core.trial import Trial
-from made.envs.external.host_env import Hosted
+from made.envs.host_env import Hosted
 from made.training.probes import Probe, ProbeContext
 from made.training.rollout import (
     EnvSlot,
