@@ -210,7 +210,7 @@ def curves(
                 shown[:, whole] = interval(values[:, whole], statistic, rng)[:3]
             every = max(1, len(steps) // 8)
             marks = {"marker": look.marker, "markevery": (every * i // len(labels), every)}  # staggered
-            band(ax, steps, *shown, look, **marks)
+            band(ax, steps, shown[0], shown[1], shown[2], look, **marks)
         ax.margins(x=0.01)
 
 

@@ -27,7 +27,7 @@ def values_trials(scale: Scale) -> dict[str, Trial]:
     rows = choose(scale, smoke=6, demo=60)
     agent = algorithms(setting, variants=False)["vi"]
     return {
-        driver: lock_run(setting, agent, tables[driver], setting.episodes // rows, probes, shuffled=False)
+        driver: lock_run(setting, agent, tables[Label(driver)], setting.episodes // rows, probes, shuffled=False)
         for driver in DRIVERS
     }
 
@@ -71,8 +71,8 @@ def falls_and_recovers(table: Table) -> Verdict:
     for seed in range(len(visits)):
         n, b, age = visits[seed, -1].ravel(), bonus[seed, -1].ravel(), steps[-1] - last[seed, -1].ravel()
         n, b, age = n[n > 0], b[n > 0], age[n > 0]
-        falls.append(spearmanr(n, b).statistic)
-        recovers.append(spearmanr(age, b * np.sqrt(n)).statistic)  # what is left of the bonus at equal counts
+        falls.append(spearmanr(n, b)[0])
+        recovers.append(spearmanr(age, b * np.sqrt(n))[0])  # what is left of the bonus at equal counts
     down, up = (interval(x, "iqm", types.rng()) for x in (np.nan_to_num(falls), np.nan_to_num(recovers)))
     names = {"bonus with visits": down, "bonus x sqrt(visits) with episodes since the last visit": up}
     effects = types.effects_of(names, "rank correlation at the end")

@@ -1,9 +1,10 @@
 """Data of the page's interactive charts: learning curves and visit maps. `assets` has the scripts that draw them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from made.experiments import plots
 from made.experiments.paper import lock_probes
@@ -60,7 +61,7 @@ def line(
     return {**about, **axes, "middle": middle, "low": low, "high": high}
 
 
-def _rounded(values: np.ndarray | Sequence[float]) -> list[float | None]:
+def _rounded(values: ArrayLike) -> list[float | None]:
     """Floats in a few digits; None for NaN."""
     return [float(f"{x:.{_DIGITS}g}") if np.isfinite(x) else None for x in np.asarray(values, float)]
 
