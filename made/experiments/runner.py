@@ -76,8 +76,9 @@ def run(
 
 def _run(work: list[Group], store: Store, options: Options, until: float) -> tuple[list[Outcome], Meter]:
     make_dir(store.root, "--out")  # or it would be refused after the first minutes of work
-    names = ", ".join(dict.fromkeys(group.study.experiment.name for group in work))
-    done, progress = [], Meter(sum(group.work for group in work), "iterations", names)
+    names = list(dict.fromkeys(group.study.experiment.name for group in work))
+    title = names[0] if len(names) == 1 else f"{len(names)} experiments"
+    done, progress = [], Meter(sum(group.work for group in work), "iterations", title)
     with executors.start(options, store, len(work)) as (call, workers), progress.shown():
         for outcome in schedule(work, store, progress.add, call, workers, until):
             if outcome.error:
