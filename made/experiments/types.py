@@ -224,21 +224,25 @@ def difference(table: Table, a: str, b: str, metric: str = "return") -> Interval
 
 def above(intervals: Mapping[str, Interval], unit: str) -> Verdict:
     """Holds if every interval lies above zero, fails if any lies below, else cannot tell."""
-    effects, missing = effects_of(intervals, unit), few_seeds(*(i.n for i in intervals.values()))
-    if missing or not intervals:
-        return Verdict(None, effects, missing=missing)
-    holds = all(i.low > 0 for i in intervals.values())
-    return Verdict(True if holds else False if any(i.high < 0 for i in intervals.values()) else None, effects)
+    return _all_of(intervals, unit, [(i.low > 0, i.high < 0) for i in intervals.values()])
 
 
 def within(intervals: Mapping[str, Interval], margin: float, unit: str) -> Verdict:
     """Holds if every interval lies inside [-margin, margin], fails if any lies wholly outside, else cannot tell."""
-    effects, missing = effects_of(intervals, unit), few_seeds(*(i.n for i in intervals.values()))
-    if missing or not intervals:
-        return Verdict(None, effects, missing=missing)
-    holds = all(-margin <= i.low and i.high <= margin for i in intervals.values())
-    outside = any(i.low > margin or i.high < -margin for i in intervals.values())
-    return Verdict(True if holds else False if outside else None, effects)
+    each = [(-margin <= i.low and i.high <= margin, i.low > margin or i.high < -margin) for i in intervals.values()]
+    return _all_of(intervals, unit, each)
+
+
+def _all_of(intervals: Mapping[str, Interval], unit: str, each: Sequence[tuple[Any, Any]]) -> Verdict:
+    """The verdict on intervals of which each is known to hold, to fail, or neither."""
+    missing = few_seeds(*(interval.n for interval in intervals.values()))
+    holds = together([True if holds else False if fails else None for holds, fails in each])
+    return Verdict(None if missing else holds, effects_of(intervals, unit), missing=missing)
+
+
+def together(verdicts: Sequence[bool | None]) -> bool | None:
+    """Holds if all do, fails if any does, else cannot tell."""
+    return False if False in verdicts else True if verdicts and all(verdicts) else None
 
 
 def effects_of(intervals: Mapping[str, Interval], unit: str, null: float = 0.0) -> tuple[Effect, ...]:

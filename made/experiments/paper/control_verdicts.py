@@ -16,7 +16,7 @@ from made.experiments import plots
 from made.experiments.paper import control_setup as shared
 from made.experiments.statistics import RESAMPLES, Interval, interval, paired_interval, resampled_means
 from made.experiments.store.table import Table
-from made.experiments.types import FEWEST_SEEDS, Effect, Verdict, above, effects_of, rng, within
+from made.experiments.types import FEWEST_SEEDS, Effect, Verdict, above, effects_of, rng, together, within
 
 MADES, BASELINES = ("made", "made-released"), ("none", "icm", "rnd", "re3")
 DREAMERS = ("none", "re3")  # the baselines of the model-based study
@@ -238,11 +238,6 @@ def clearly_above(table: Table) -> Verdict:
         verdicts += [within({"": x}, margin, "").holds for (name, *_), x in found.items() if name == task]
     verdict = Verdict(together(verdicts), effects_of(named(found), "return at the end"))
     return settle(table, verdict, (*ahead, *alike), ("re3",), shared.PAPER_STEPS, alone=False)
-
-
-def together(verdicts: Sequence[bool | None]) -> bool | None:
-    """Holds if all do, fails if any does, else cannot tell."""
-    return False if False in verdicts else True if verdicts and all(verdicts) else None
 
 
 Pairs = dict[tuple[str, str, str], Interval]  # by task, method and the method it is compared with

@@ -15,7 +15,7 @@ from made.experiments.paper import control_setup as shared
 from made.experiments.paper import control_verdicts as claims
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Label, Table
-from made.experiments.types import Claim, Experiment, PaperFigure, Verdict, above, effects_of
+from made.experiments.types import Claim, Experiment, PaperFigure, Verdict, above, effects_of, together
 from made.training.control_config import DreamerConfig, dreamer_config, resolve_dreamer
 
 METHODS = ("none", "re3", "made", "made-released", "rnd-at-made")
@@ -125,7 +125,7 @@ def hopper(table: Table) -> Verdict:
     """
     found = claims.against(table, ["hopper_hop"], tuple(GAPS), shared.final)
     each = {f"{a} minus {b} (printed {GAPS[b]:.0f})": (x, GAPS[b]) for (_, a, b), x in found.items()}
-    holds = claims.together([False if x.high < gap else True if x.low > 0 else None for x, gap in each.values()])
+    holds = together([False if x.high < gap else True if x.low > 0 else None for x, gap in each.values()])
     effects = effects_of({name: x for name, (x, _) in each.items()}, "return at the end")
     lack = claims.lacking(table, ["hopper_hop"], claims.DREAMERS, shared.PAPER_STEPS)
     return claims.judged(Verdict(holds, effects), lack)
