@@ -199,8 +199,8 @@ class BonusVectorWrapper(gymnasium.vector.VectorWrapper):
         self._kind = env.metadata.get("autoreset_mode")
         if self._kind not in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
             raise ValueError(
-                f"This vector environment has autoreset_mode {self._kind}, so that the end of an episode cannot be "
-                "told from the start of the next: make it with SAME_STEP or NEXT_STEP."
+                f"This vector environment has autoreset_mode {self._kind}, so the end of an episode cannot be "
+                "distinguished from the start of the next: make it with SAME_STEP or NEXT_STEP."
             )
         spaces = env.single_observation_space, env.single_action_space
         self.bonus = HostBonus(bonus, *spaces, env.num_envs, seed, **options)

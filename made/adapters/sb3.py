@@ -4,7 +4,7 @@
     venv = BonusVecEnv(venv, "made", strength=0.3)
     model = PPO("MultiInputPolicy", venv).learn(1_000_000)
 
-The bonus is paid in `step_wait`, so the agent discounts it, bootstraps it and computes advantages with it as with any
+`step_wait` adds the bonus, so the agent discounts it, bootstraps it and computes advantages with it as with any
 other reward.
 """
 
@@ -36,7 +36,7 @@ SIZES = (11, 6, 3)  # object types, colors and states of a cell of MiniGrid
 
 
 class BonusVecEnv(VecEnvWrapper):
-    """Adds `coef` times the bonus to each reward, and tells the parts apart in `infos`:
+    """Adds `coef` times the bonus to each reward, and reports both parts in `infos`:
 
         extrinsic, intrinsic      of this step; intrinsic is coef times the bonus
         episode_intrinsic         at the end of an episode, the sum of the latter

@@ -138,7 +138,7 @@ class ModelPPO(Agent):
         Q_k = Q of pi_k in M_k,   pi_{k+1}(a|s) ~ pi_k(a|s) exp(alpha Q_k(s, a))
 
     `alpha` is a setting of its own: the paper prints sqrt(2 log A / (H K)), which mixes the two conventions of its
-    source; with V_max = 1 the minimiser of the regret bound is sqrt(2 log A / K) (see docs/deviations.md).
+    source; with V_max = 1 the minimizer of the regret bound is sqrt(2 log A / K) (see docs/deviations.md).
     """
 
     alpha: float = 0.1

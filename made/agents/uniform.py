@@ -7,7 +7,7 @@ from made.core import Agent
 
 
 class Uniform(Agent):
-    """Actions drawn evenly, whatever is observed. Discrete actions, or continuous ones with bounds."""
+    """Actions sampled uniformly, whatever is observed. Discrete actions, or continuous ones with bounds."""
 
     def init(self, key, spec):
         action = spec.action

@@ -145,13 +145,13 @@ class AMIGoState(NamedTuple):
 
 
 class AMIGo(Bonus):
-    """Pay for reaching the goal that a teacher has set; the teacher is paid for goals that took some time to reach.
+    """Reward for reaching the goal of a teacher; the teacher is rewarded for goals that take some time to reach.
 
         b = 1[goal reached] (1 - 0.9 t / T),   t steps since the goal was set, T the task's clock
-        teacher: alpha if reached in t >= t* steps, -beta if sooner or never, 1 where the environment itself pays
+        teacher: alpha if reached in t >= t* steps, -beta if sooner or never, 1 where the environment gives a reward
 
     Campero et al., "Learning with AMIGo" (2021). What goals are follows from the observed part, see `GoalSpace`; on
-    grids use view="full". The policy sees the goal, a number, beside its observation. t* rises by 1 after
+    grids use view="full". The policy sees the goal, a number, with its observation. t* rises by 1 after
     `patience` goals in a row reached in t >= t*, once an update at most. Differs from the authors' code: there t* rises
     after ten batches whose mean is above -0.5, which is always so.
     """

@@ -120,14 +120,14 @@ class NormalizedState(NamedTuple):
 
 
 class Normalized(StatefulWrapper):
-    """A bonus over the running standard deviation of what it has paid.
+    """A bonus divided by its running standard deviation.
 
         b = inner / std(inner)              of="reward"
         b = inner / std(sum_t gamma^t inner)    of="return", as in RND (Burda et al. 2019, Section 2.4)
 
-    The deviation is that of everything paid so far, exactly (Chan et al.'s merge); that of RE3's and MADE's releases
-    is sqrt(variance + 1/n) after n updates. The mean stays. Nothing is divided until what was paid varies. A return
-    goes on past the ends of episodes, as in RND; it needs `n_envs`, the number of environments side by side.
+    The deviation is that of all bonuses so far, exactly (Chan et al.'s merge); that of RE3's and MADE's releases
+    is sqrt(variance + 1/n) after n updates. The mean stays. Nothing is divided until the bonus varies. A return
+    continues past the ends of episodes, as in RND; it needs `n_envs`, the number of environments.
     """
 
     bonus: Bonus
@@ -144,8 +144,8 @@ class Normalized(StatefulWrapper):
             )
         if "value" in self.bonus.reads:
             raise ValueError(
-                f"Normalized asks for rewards when it is updated, and {type(self.bonus).__name__} can tell them only "
-                "with an agent's values: normalise a bonus that does not read 'value'."
+                f"Normalized asks for rewards when it is updated, and {type(self.bonus).__name__} has them only "
+                "with an agent's values: normalize a bonus that does not read 'value'."
             )
 
     def init(self, key, spec):
@@ -245,11 +245,11 @@ def bonus_strength(
 
 
 class FirstVisit(RewardWrapper):
-    """A bonus paid at the first visit of an episode only.
+    """A bonus at the first visit of a state in an episode only.
 
         b(s, a, s') = inner(s, a, s') * 1[N_e(s') = 1]
 
-    The gate of BeBold and NovelD by itself, for any bonus: `FirstVisit(RND())` is the ablation of BeBold's Figure 6.
+    The mask of BeBold and NovelD by itself, for any bonus: `FirstVisit(RND())` is the ablation of BeBold's Figure 6.
     The inner bonus may have an episodic memory of its own.
     """
 

@@ -32,7 +32,7 @@ class Count(Bonus):
 
     power 1/2 is the Hoeffding-style bonus V_max / sqrt(N_k) of Appendix B.1, V_max = 1. Power 1 is the control that
     tells what MADE adds: MADE with a window that holds everything *is* 1/N, as is Bernstein where nothing varies.
-    A pair never visited is paid as if visited once; the paper leaves that case open.
+    A pair never visited has the bonus of one visited once; the paper leaves that case open.
     """
 
     power: float = 0.5

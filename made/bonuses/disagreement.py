@@ -26,8 +26,8 @@ class Disagreement(Bonus):
 
         b(s, a) = mean over features of Var_m f_m(phi(s), a),   phi fixed and random, f_m -> phi(s')
 
-    Pathak, Gandhi and Gupta, "Self-Supervised Exploration via Disagreement" (2019). Noise that no model can foresee is
-    not paid: all models come to predict its mean. The models differ in their start alone and learn from the same
+    Pathak, Gandhi and Gupta, "Self-Supervised Exploration via Disagreement" (2019). Noise that no model can predict has
+    no bonus: all models come to predict its mean. The models differ in their start alone and learn from the same
     batches. It reads s and a only, so planners over all (s, a) can use it.
     """
 

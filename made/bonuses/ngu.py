@@ -89,7 +89,7 @@ class NGU(Bonus):
     """Novelty within the episode, raised by novelty over all of training.
 
         b(s, a, s') = r_episodic(s') * min(max(1 + (e(s') - mean e) / std e, 1), most)
-        r_episodic = 1 / (sqrt(sum over k neighbours K(f(s'), f_i)) + c), or 0 where that sum is too large
+        r_episodic = 1 / (sqrt(sum over k neighbors K(f(s'), f_i)) + c), or 0 where that sum is too large
 
     Badia et al., "Never Give Up" (2020), Algorithm 1; f comes from inverse dynamics and e is RND's squared error.
     Differs from the paper: d_m^2, the usual squared distance, and the moments of e are those of all batches so

@@ -1,4 +1,4 @@
-"""Random encoders for efficient exploration: the distance to the nearest neighbours among what was seen."""
+"""Random encoders for efficient exploration: the distance to the nearest neighbors among past observations."""
 
 import math
 from typing import ClassVar, NamedTuple
@@ -24,15 +24,15 @@ class RE3State(NamedTuple):
 
 
 class RE3(Bonus):
-    """The distance to the k-th nearest neighbour, in the embedding of a fixed random encoder.
+    """The distance to the k-th nearest neighbor, in the embedding of a fixed random encoder.
 
         b(s) = || phi(s) - phi(s)_{k-NN} ||_2,   or with `log`: log(1 + that)
 
-    Seo et al., "State Entropy Maximization with Random Encoders for Efficient Exploration" (2021). The neighbours are
-    the last `capacity` observations. A bonus is updated before it pays, so s itself is among them and the k-th other
+    Seo et al., "State Entropy Maximization with Random Encoders for Efficient Exploration" (2021). The neighbors are
+    the last `capacity` observations. A bonus is updated before it is read, so s itself is among them and the k-th other
     is the (k+1)-th smallest distance, as in the authors' code. While fewer are held, the farthest counts.
     `released` embeds by the authors' encoder, four convolutions, a dense layer, layer norm and tanh, from framework
-    defaults; `embedding` is 50 there, and the neighbours are the whole replay.
+    defaults; `embedding` is 50 there, and the neighbors are the whole replay.
     """
 
     embedding: int = eqx.field(static=True, default=128)
@@ -54,7 +54,7 @@ class RE3(Bonus):
         check_space("RE3", self.on)
         if not 1 <= self.k < min(self.capacity, self.block or self.capacity) or self.chunk < 1:
             raise ValueError(
-                f"RE3 looks for the k-th neighbour of chunk observations among capacity others, block at a time: it "
+                f"RE3 looks for the k-th neighbor of chunk observations among capacity others, block at a time: it "
                 f"takes 1 <= k < capacity, k < block (or block=0) and chunk >= 1, got k={self.k}, "
                 f"capacity={self.capacity}, block={self.block}, chunk={self.chunk}."
             )

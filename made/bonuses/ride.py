@@ -16,7 +16,7 @@ class RIDE(Bonus):
         b(s, a, s') = || phi(s') - phi(s) ||_2 / sqrt(N_e(s'))
 
     Raileanu and Rocktaeschel, "RIDE: Rewarding Impact-Driven Exploration" (2020). phi is that of `model` and learns
-    as it does; N_e counts the arrival it pays for. On grids phi sees the agent's view and N_e counts full states,
+    as it does; N_e counts the arrival it rewards. On grids phi sees the agent's view and N_e counts full states,
     where the environment shows a hash of them.
     """
 

@@ -28,9 +28,9 @@ class RND(Bonus):
 
         b(s, a, s') = || f(s') - g(s') ||_2,   g fixed and random, f trained by least squares on what is visited
 
-    Burda et al., "Exploration by Random Network Distillation" (2019). `squared` pays the square, as they do; the norm
-    is what RIDE's and NovelD's releases pay, and MADE's Section 5 needs, since it stands for 1/sqrt(N).
-    `normalise` whitens continuous observations by their running moments and clips them at 5 deviations, as they do.
+    Burda et al., "Exploration by Random Network Distillation" (2019). `squared` is the square, as they have it; the
+    norm is that of RIDE's and NovelD's releases, and MADE's Section 5 needs, since it stands for 1/sqrt(N).
+    `normalize` standardizes continuous observations by running moments and clips them at 5 standard deviations.
     `on="obs"` looks at s in place of s'.
 
     >>> RND(on="obs").reads

@@ -21,7 +21,7 @@ Names = Annotated[tuple[str, ...], tyro.conf.Positional]
 
 @dataclasses.dataclass
 class Demo:
-    """The tabular half of the paper in two minutes: run it, draw Figures 3 to 6, judge claims 1 to 17."""
+    """The tabular half of the paper in two minutes: run it, plot Figures 3 to 6, check claims 1 to 17."""
 
     scale: str = "demo"  # smoke, demo, small, gpu or paper
     out: Path = Path("runs")  # where runs are stored; what is there already is not run again

@@ -172,14 +172,14 @@ def _graphics() -> list[Finding]:
     chosen = os.environ.get("MUJOCO_GL", "").lower()
     if not working:
         fix = rendering.NEEDS[found[0].name]
-        return [Finding("missing", f"pictures of control tasks: {rendering.reasons(found)}", fix)]
+        return [Finding("missing", f"rendering of control tasks: {rendering.reasons(found)}", fix)]
     if chosen and chosen not in [backend.name for backend in working]:
         fix = f"unset MUJOCO_GL, or set it to {working[0].name}, which works here"
         if chosen in rendering.NEEDS:
             fix += f"; or: {rendering.NEEDS[chosen]}"
         return [Finding("wrong", f"MUJOCO_GL={chosen}, which does not draw here", fix)]
     ways = ", ".join(f"{backend.name} {backend.detail}" for backend in working)
-    return [Finding("ok", f"pictures of control tasks: {ways} (MUJOCO_GL={chosen or 'not set'})")]
+    return [Finding("ok", f"rendering of control tasks: {ways} (MUJOCO_GL={chosen or 'not set'})")]
 
 
 def _extras() -> list[Finding]:

@@ -25,7 +25,7 @@ class Plot:
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]  # run directories of `made train`
     metric: str = "return"  # a column of metrics.jsonl, such as return, eval_return, coverage or entropy
-    out: Path = Path("curves.png")  # the picture; an SVG with the same name is written beside it
+    out: Path = Path("curves.png")  # the figure; an SVG of the same name is written next to it
 
     def main(self) -> int:
         written = draw_curves(self.runs, self.metric, self.out)

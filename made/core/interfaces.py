@@ -143,7 +143,7 @@ class EpisodeMemory(eqx.Module):
 
     @abc.abstractmethod
     def remember(self, state: PyTree, memory: PyTree, obs: PyTree, key: Key[Array, ""]) -> tuple[PyTree, EpisodeNote]:
-        """Take in an observation; return the new memory and the note to write beside that observation."""
+        """Take in an observation; return the new memory and the note to store with that observation."""
 
 
 class NoMemory(EpisodeMemory):
@@ -247,7 +247,7 @@ class Agent(eqx.Module):
 
     @abc.abstractmethod
     def init(self, key: Key[Array, ""], spec: Spec) -> PyTree:
-        """Parameters, models and optimiser state before any experience."""
+        """Parameters, models and optimizer state before any experience."""
 
     def carry(self, spec: Spec) -> PyTree:
         """Recurrent or latent state at the start of an episode; () when there is none."""

@@ -193,7 +193,7 @@ def draw(study: Study, store: Store, folder: Path) -> list[tuple[PaperFigure, Pa
     """Draw the figures of the study into a folder, as PNG and SVG."""
     table, problem = plottable(study, store, *load(study, store))
     if problem:
-        raise ValueError(f"{study.experiment.name} cannot be drawn: {problem}.")
+        raise ValueError(f"{study.experiment.name} cannot be plotted: {problem}.")
     make_dir(folder, "--to")  # before the work of drawing
     return [(drawn, plots.save(drawn.figure, folder / drawn.name)[0]) for drawn in study.experiment.draw(table)]
 

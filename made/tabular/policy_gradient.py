@@ -141,7 +141,7 @@ class PolicyGradient(eqx.Module):
         floor, used = concrete(self.floor), [concrete(w) for w in (self.w_re, self.w_e, self.w_made)]
         blows_up = any(w is not None and (w != 0).any() for w in used)
         if self.parameterisation == "simplex" and floor is not None and (floor == 0).any() and blows_up:
-            raise ValueError("floor is 0, where the regularisers have infinite slope: give one above 0, such as 1e-8.")
+            raise ValueError("floor is 0, where the gradient is infinite: give one above 0, such as 1e-8.")
 
     @classmethod
     def named(cls, method: str, **settings) -> "PolicyGradient":

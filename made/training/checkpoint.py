@@ -101,7 +101,7 @@ def restore(checkpoint: Checkpoint, shapes: PyTree) -> PyTree:
         return checkpoint_file.unflat(checkpoint.arrays, jax.tree.map(_sample, shapes))
     except ValueError as error:
         raise ValueError(
-            f"{checkpoint.path} was written by another version of the code, whose state had other arrays: go on with "
+            f"{checkpoint.path} was written by another version of the code, whose state had other arrays: resume with "
             "that version, or give another folder with --out."
         ) from error
 

@@ -115,7 +115,7 @@ class ControlConfig(Trial):
             raise ValueError(
                 f"{self.iterations * self.unroll} steps are {self.iterations} actions, and with "
                 f"seed_steps={self.seed_steps} at random the first update would follow action {self.first_update}: "
-                f"nothing would be learnt. Take at least {steps} steps, or a smaller --set seed_steps=..."
+                f"nothing would be learned. Take at least {steps} steps, or a smaller --set seed_steps=..."
             )
         if resolve(self).replay.stack != self.replay.stack:
             raise ValueError(f"replay.stack is {self.replay.stack} and the task stacks {self.task.stack}: set both.")
@@ -215,7 +215,7 @@ def resolve(run: ControlConfig) -> ControlConfig:
         )
     if task.pixels and layout.crop > task.size:
         raise ValueError(
-            f"The agent looks at crops of {layout.crop} pixels a side and a picture has task.size={task.size}: add "
+            f"The agent looks at crops of {layout.crop} pixels a side and a frame has task.size={task.size}: add "
             f"--set agent.layout.crop={max(1, task.size * 84 // 100)}, or less."
         )
     if run.replay.streams != 1:
@@ -229,7 +229,7 @@ def resolve_dreamer(run: DreamerConfig) -> DreamerConfig:
     task, steps = run.task, run.replay.steps
     if task.pixels and (task.size, task.stack) != (SIDE, 1):
         raise ValueError(
-            f"Dreamer is shown one picture of {SIDE} x {SIDE} pixels and remembers the others, got "
+            f"Dreamer reads one frame of {SIDE} x {SIDE} pixels and remembers the others, got "
             f"task.size={task.size} and task.stack={task.stack}: leave them as they are."
         )
     if (steps.streams, steps.stack) != (1, 1):
@@ -279,7 +279,7 @@ def _with_room(bonus: Bonus, n: int, shortage: Callable[[int], str], given: Call
     for path, part in jax.tree_util.tree_leaves_with_path(bonus, is_leaf=is_re3):
         if is_re3(part) and part.k >= n:
             fewer = f", or --set bonus{jax.tree_util.keystr(path)}.k={n - 1} or less" * (n > 1)
-            raise ValueError(f"RE3 looks for its k-th neighbour among the steps of {shortage(part.k)} or more{fewer}.")
+            raise ValueError(f"RE3 looks for its k-th neighbor among the steps of {shortage(part.k)} or more{fewer}.")
     resize = lambda x: dataclasses.replace(x, capacity=n) if is_re3(x) and not given(x) else x  # noqa: E731
     return jax.tree.map(resize, bonus, is_leaf=is_re3)
 

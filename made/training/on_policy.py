@@ -26,7 +26,7 @@ from made.training.rollout import (
 
 
 class RunConfig(Trial):
-    """The whole configuration of a training run. Numbers are leaves, so a stack of Runs is a batch of lanes."""
+    """The whole configuration of a training run. Numbers are leaves, so stacked configurations run as one batch."""
 
     env: Environment
     agent: Agent

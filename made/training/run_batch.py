@@ -33,7 +33,7 @@ def run_batch(
     on_rows: Callable[[int], None] | None = None,
     chunks: int = 8,
 ) -> list[Record]:
-    """Run trials of equal structure as lanes, lane i with seed i. `on_rows` hears how many rows each chunk added.
+    """Run trials of equal structure as one program, trial i with seed i. `on_rows` gets the new rows of each chunk.
 
     The program is cut into at most `chunks` equal pieces, so that progress can be shown with one compilation.
     """

@@ -184,7 +184,7 @@ def on_first_process(by_first: Callable[[], T]) -> T | None:
     if refusal is not None:
         raise refusal
     if not fine:
-        raise ValueError("The first host refused this run, and its message says why.")
+        raise ValueError("The first host rejected this run, and its message says why.")
     return found
 
 

@@ -126,7 +126,7 @@ def test_nothing_recorded_and_incomplete_are_said_with_the_command(tmp_path, sto
     list(schedule(work[:1], part))
     unfinished = runner.check(of("chain"), part)
     assert all(row.holds is None and "goes on from there" in row.observed for row in unfinished)
-    with pytest.raises(ValueError, match="cannot be drawn"):
+    with pytest.raises(ValueError, match="cannot be plotted"):
         runner.draw(of("chain"), part, tmp_path)
     assert runner.run([of("chain")], part) == sum(len(group.jobs) for group in work[1:])
     assert runner.load(of("chain"), part)[1] is None

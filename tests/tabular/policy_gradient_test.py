@@ -172,7 +172,7 @@ def test_the_floor_is_kept(chain):
         (lambda: PolicyGradient(parameterisation="soft"), "'simplex' or 'softmax'"),
         (lambda: PolicyGradient(eta=-1.0), "as eta, got -1.0"),
         (lambda: PolicyGradient(tau=float("nan")), "as tau, got nan"),
-        (lambda: PolicyGradient.named("pg+made", floor=0.0), "infinite slope"),
+        (lambda: PolicyGradient.named("pg+made", floor=0.0), "gradient is infinite"),
     ],
 )
 def test_bad_settings_are_refused(make, message):

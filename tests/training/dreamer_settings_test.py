@@ -40,7 +40,7 @@ REFUSED = {
     "random to the end": (
         [*SAC, "--steps", "1k", "--set", "seed_steps=600"],
         "1000 steps are 500 actions, and with seed_steps=600 at random the first update would follow action 601: "
-        "nothing would be learnt. Take at least 1204 steps, or a smaller --set seed_steps",
+        "nothing would be learned. Take at least 1204 steps, or a smaller --set seed_steps",
     ),
     "too short for Dreamer": ([*CONTROL, "--steps", "5k"], "would follow action 2500: .* Take at least 5002 steps"),
     "too short without pretraining": (
@@ -140,6 +140,6 @@ def test_a_run_is_long_enough_as_soon_as_one_update_is_due(agent, more):
     task = dataclasses.replace(run.task, pixels=False)
     first = next(t for t in range(1, 10_000) if run.due(t)[0])
     assert run.first_update == first
-    with pytest.raises(ValueError, match=f"would follow action {first}: nothing would be learnt"):
+    with pytest.raises(ValueError, match=f"would follow action {first}: nothing would be learned"):
         dataclasses.replace(run, task=task, iterations=first).demand()
     dataclasses.replace(run, task=task, iterations=first + 1).demand()

@@ -266,7 +266,7 @@ def test_the_bonus_coefs_are_the_papers_for_dreamer():
 GRID = ["--env", "Empty-5x5", "--agent", "dreamer"]
 CONTROL = ["--env", "hopper_hop", "--agent", "dreamer"]
 REFUSED = {
-    "a size": ([*CONTROL, "--set", "task.size=84"], "one picture of 64 x 64 .*task.size=84"),
+    "a size": ([*CONTROL, "--set", "task.size=84"], "one frame of 64 x 64 .*task.size=84"),
     "a bonus": ([*CONTROL, "--bonus", "icm"], "no bonus 'icm' for Dreamer"),
     "a first window": ([*CONTROL, "--set", "seed_steps=20"], "replay.length=50 actions, and seed_steps=20"),
     "no updates": ([*CONTROL, "--set", "updates=0"], "updates of at least 1, got 0"),

@@ -77,7 +77,7 @@ class GeometricMixture(Density):
 
         d_mix,1 = d_1,   d_mix,k = (1 - eta) d_mix,k-1 + eta d_k          (Algorithm 1, line 7)
 
-    with d_k the empirical density of iteration k's batch. To stand beside a window of B pairs it is scaled by its
+    with d_k the empirical density of iteration k's batch. To compare with a window of B pairs it is scaled by its
     effective number of pairs, M / sum_i w_i^2 for batches of M: log_density = log max(d_mix M / sum w^2, 1).
     """
 

@@ -108,7 +108,7 @@ def choose() -> str:
     in_vain = all(name in _known and not _known[name].works for name in candidates())  # then `prepare` set it to off
     if asked in OFF and not in_vain:
         raise ValueError(
-            f"Pictures are switched off by MUJOCO_GL={asked}: unset it, or learn from states, by --agent sac or in "
+            f"Rendering is switched off by MUJOCO_GL={asked}: unset it, or learn from states, by --agent sac or in "
             "Python by pixels=False."
         )
     names = (asked,) if asked in NEEDS else candidates()
@@ -117,7 +117,7 @@ def choose() -> str:
         return found
     failed = tried(*names)
     alone = f" MUJOCO_GL={asked} asks for it alone: unset it to let others be tried." if asked in NEEDS else ""
-    raise ValueError(f"No picture can be drawn here ({reasons(failed)}). To mend it: {NEEDS[failed[0].name]}.{alone}")
+    raise ValueError(f"Nothing can be rendered here ({reasons(failed)}). To fix it: {NEEDS[failed[0].name]}.{alone}")
 
 
 def first_that_works(names: Sequence[str]) -> str | None:

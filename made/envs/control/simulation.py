@@ -123,7 +123,7 @@ class Simulation:
         try:
             self._camera = Camera(self._physics, control.size, control.size, control.camera)
         except (RuntimeError, AttributeError, OSError, FatalError) as error:
-            raise ValueError(f"{control.task} cannot be drawn: {error}. {rendering.advice()}") from error
+            raise ValueError(f"{control.task} cannot be rendered: {error}. {rendering.advice()}") from error
 
     def save(self) -> Arrays:
         """All that changes, as arrays: `load` on another simulation of the same task goes on with the same bits."""

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from made.core import Space, Spec, Transition
 
 BAD = (
-    "An observation or action is NaN or infinite, and learning from it would spoil the bonus for good: mend the "
+    "An observation or action is NaN or infinite, and learning from it would spoil the bonus for good: fix the "
     "environment, or pass on_bad='report' to pay nothing for such steps and count them."
 )
 
@@ -87,7 +87,7 @@ def _kept_leaf(given: Any, space: Space, n: int, what: str) -> np.ndarray:
             raise ValueError(f"The {what} are those of {len(x)} environments, but this bonus was made for {n}.")
         raise ValueError(f"The {what} have the shape {x.shape}, but {n} environments of this spec give {wanted}.")
     if np.issubdtype(x.dtype, np.floating) and not np.issubdtype(dtype, np.floating) and not np.isfinite(x).all():
-        raise ValueError(f"The {what} hold NaN or infinity, which {dtype} cannot carry: mend the environment.")
+        raise ValueError(f"The {what} hold NaN or infinity, which {dtype} cannot carry: fix the environment.")
     if space.n is not None and x.size and not (x.min() >= 0 and x.max() < space.n):
         raise ValueError(f"The {what} go from {x.min()} to {x.max()}, but the spec allows 0 to {space.n - 1}.")
     _check_range(x, dtype, what)

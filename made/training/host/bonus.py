@@ -28,10 +28,10 @@ class HostBonus:
         HostBonus("made", obs_space, action_space, n_envs, seed=0)     the spaces of one environment
         HostBonus(MADE.tabular(), spec, n_envs, seed=0)                a Spec in the place of the two spaces
 
-    `on_bad` says what happens to observations that are NaN or infinite: "refuse" raises; "report" pays nothing for
+    `on_bad` says what happens to observations that are NaN or infinite: "refuse" raises; "report" gives no bonus for
     their transitions, leaves those out of every update and counts them in `bad` and in the metrics. An update with
     transitions left out has a size of its own and is compiled for it. `horizon` is the longest episode,
-    where it is known: episodic memories make room for it. `state` is one to go on with in the place of a new one.
+    where it is known: episodic memories make room for it. `state` is a state to resume from.
     Where tensors of PyTorch come in, tensors go out.
     """
 

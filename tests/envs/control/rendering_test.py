@@ -68,8 +68,8 @@ def test_the_first_that_works_is_chosen_unless_one_is_asked_for(monkeypatch):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ("", r"egl: no hand; osmesa: no hand\). To mend it: apt-get install libegl1"),
-        ("osmesa", r"\(osmesa: no hand\). To mend it: apt-get install libosmesa6.*unset it to let others be tried"),
+        ("", r"egl: no hand; osmesa: no hand\). To fix it: apt-get install libegl1"),
+        ("osmesa", r"\(osmesa: no hand\). To fix it: apt-get install libosmesa6.*unset it to let others be tried"),
         ("off", "switched off by MUJOCO_GL=off: unset it, or learn from states, by --agent sac or .* pixels=False"),
         ("vulkan", "MUJOCO_GL=vulkan is none of egl, osmesa, glfw"),
     ],
@@ -143,7 +143,7 @@ def test_where_nothing_works_states_do_and_pictures_say_what_is_missing(monkeypa
     monkeypatch.delitem(sys.modules, "dm_control._render", raising=False)
     rendering.prepare()
     assert os.environ["MUJOCO_GL"] == "off"
-    with pytest.raises(ValueError, match=r"egl: no hand; osmesa: no hand\). To mend it: apt-get install libegl1"):
+    with pytest.raises(ValueError, match=r"egl: no hand; osmesa: no hand\). To fix it: apt-get install libegl1"):
         rendering.choose()
 
 

@@ -246,11 +246,11 @@ def test_without_what_it_needs_a_run_is_one_line_before_anything_runs(monkeypatc
     ]
 
     def none():
-        raise ValueError("No picture can be drawn here.")
+        raise ValueError("Nothing can be rendered here.")
 
     monkeypatch.setattr(rendering, "choose", none)
     assert cli.main(["run", "dmc", "--scale", "gpu", "--out", str(tmp_path / "runs")]) == 2
-    assert capsys.readouterr().err.splitlines() == ["made: No picture can be drawn here."]
+    assert capsys.readouterr().err.splitlines() == ["made: Nothing can be rendered here."]
     assert cli.main(["run", "dmc", "--scale", "smoke", "--set", "replay.stack=2", "--out", str(tmp_path / "runs")]) == 2
     assert "replay.stack is 2" in capsys.readouterr().err and not (tmp_path / "runs").exists()
 

@@ -277,11 +277,11 @@ def test_what_does_not_fit_is_told_in_a_sentence(case, capsys, tmp_path):
 
 def test_pictures_that_cannot_be_drawn_are_told_before_anything_is_started(monkeypatch, capsys, tmp_path):
     def none():
-        raise ValueError("No picture can be drawn here.")
+        raise ValueError("Nothing can be rendered here.")
 
     monkeypatch.setattr(rendering, "choose", none)
     assert main.main(["train", "--env", "hopper_hop", "--agent", "rad", "--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err == "made: No picture can be drawn here.\n"
+    assert capsys.readouterr().err == "made: Nothing can be rendered here.\n"
 
 
 @pytest.mark.parametrize(
