@@ -245,11 +245,11 @@ def _print_paths(written, to_markdown: Path | None = None) -> int:
         print(f"drawn: {figure.file}")
     if to_markdown is not None:
         from made.core import safe_files
-        from made.experiments.report import render
+        from made.experiments.report import page
 
         to_markdown.parent.mkdir(parents=True, exist_ok=True)
         recorded = [section for section in written.sections if section.provenance]
-        safe_files.write_atomic(to_markdown, render.markdown(recorded, to_markdown))
+        safe_files.write_atomic(to_markdown, page.markdown(recorded, to_markdown))
     _tell([row for row in written.judged if row.seeds])
     _warn(written)
     print(f"The report, with figures, tables, settings and provenance: {written.page}")

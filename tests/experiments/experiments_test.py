@@ -15,7 +15,7 @@ from made.envs.control import rendering
 from made.experiments import experiment, experiments, resumable, runner
 from made.experiments.paper import convergence
 from made.experiments.plots import png
-from made.experiments.report import render
+from made.experiments.report.page import markdown, render
 from made.experiments.scheduler import Study, plan, schedule
 from made.experiments.statistics import Interval
 from made.experiments.store.store import Scale, Store
@@ -149,11 +149,11 @@ def test_a_changed_setting_is_another_run_and_only_where_the_setting_exists(stor
 
 def test_the_report_has_every_claim_figure_and_setting(store, tmp_path):
     section = runner.publish(of("lock"), store, tmp_path)
-    page = render.render([section])
+    page = render([section])
     assert (tmp_path / "lock.png").exists() and (tmp_path / "lock.svg").exists()
     assert all(row["name"] in page for row in section.claims) and page.count("data:image/") == 2
     assert "RecentCounts" in page and "commit" in page.lower()
-    text = render.markdown([section], tmp_path / "docs" / "results.md")
+    text = markdown([section], tmp_path / "docs" / "results.md")
     assert "](../lock.png)" in text and "Claim 9" in text and "made run lock --scale smoke" in text
 
 

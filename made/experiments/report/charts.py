@@ -54,7 +54,7 @@ def line(
 ) -> dict[str, Any]:
     """One curve: values [seeds, R] as their interquartile mean and interval, in the style of the method."""
     look = plots.style_of(method)
-    middle, low, high = (_rounded(x) for x in interval(values, "iqm", np.random.default_rng(0))[:3])
+    middle, low, high = (_rounded(np.asarray(x)) for x in interval(values, "iqm", np.random.default_rng(0))[:3])
     dash = "" if look.line == "-" else " ".join(f"{x:g}" for x in look.line[1])
     about = {"text": text or look.text, "color": look.colour, "dash": dash, "shown": shown, "seeds": len(values)}
     axes = {"frames": [int(x) for x in frames], "seconds": _rounded(seconds)}

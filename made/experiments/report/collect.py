@@ -15,13 +15,11 @@ from made.experiments import experiment, experiments, runner
 from made.experiments.report import agents, charts, model
 from made.experiments.report.agents import Agent
 from made.experiments.report.model import Section
-from made.experiments.report.render import render, write
+from made.experiments.report.page import write
 from made.experiments.runner import Study
 from made.experiments.store.store import MARKER, Scale, Store
 from made.experiments.types import ClaimResult, Experiment
 from made.training.paths import make_dir
-
-__all__ = ["Found", "Report", "Section", "find", "publish", "render", "reproduce", "write"]
 
 _DEEPEST = 3  # levels of folders to search
 _ORDER = (Scale.PAPER, Scale.GPU, Scale.SMALL, Scale.DEMO, Scale.SMOKE)

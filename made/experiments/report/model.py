@@ -198,7 +198,9 @@ def _section(folder: Path, stored: Mapping[str, Any]) -> Section:
         if not _FILE.fullmatch(one["file"]):  # nothing outside the folder is opened
             raise ValueError(f"{one['file']!r} is not the name of a figure in the same folder")
     for claim in stored["claims"]:
-        int(claim["claim"]), [one.text for one in effects_of(claim)]  # raises where they are not numbers
+        claim["claim"] = int(claim["claim"])
+        if not all(one.text for one in effects_of(claim)):  # raises where an effect has no numbers
+            raise ValueError(f"claim {claim['claim']} has an effect without a number")
     commit = stored["provenance"].get("commit")
     commits = [str(one)[:10] for one in (commit if isinstance(commit, list) else [commit]) if one]
     earlier = stored["earlier"] or f"an earlier report{f', runs of commit {commits[0]}' if commits else ''}"

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from made.experiments.report.render import write
+from made.experiments.report.page import write
 
 pytest.importorskip(
     "playwright", reason="The browser tests need the Python package playwright: pip install playwright."

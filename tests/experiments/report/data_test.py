@@ -8,7 +8,8 @@ import pytest
 
 from made.experiments import experiments
 from made.experiments.paper import lock_probes
-from made.experiments.report import agents, charts, collect, model, render
+from made.experiments.report import agents, charts, collect, model
+from made.experiments.report.page import render
 from made.experiments.store import packed
 from made.experiments.store.table import Label, Record, Table
 from made.tabular.families import Lock
@@ -88,7 +89,7 @@ def test_a_run_of_made_train_is_read_with_its_video(tmp_path, gif, png):
     assert (agent.task, agent.bonus, agent.device) == ("DoorKey-5x5", "first-visit rnd", "EPYC, 2 cores")
     assert agent.videos == (gif,) and agent.visits == (png,)
     assert agent.line["frames"] == [200] and agent.line["seconds"] == [5.0]  # the row that both seeds have
-    shown = render.render([], [agent])
+    shown = render([], [agent])
     assert 'class="video"' in shown and shown.count("data:image/gif") == 1
 
 
@@ -104,12 +105,12 @@ def test_dreams_are_shown_as_a_video_and_as_points(tmp_path, gif):
     (folder / "dreams.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
     agent = agents.read(folder)
     assert agent is not None and (agent.dreams, agent.returns) == ((gif,), ((1.0, 3.0), (5.0, 2.0)))
-    shown = render.render([], [agent])
+    shown = render([], [agent])
     assert shown.count("data:image/gif") == 1 and shown.count("<circle") == 2 and "2 windows" in shown
     # The larger imagined return stands higher, and the larger paid one further right.
     (x, y), (further, lower) = ([float(n) for n in found] for found in re.findall(r'cx="(.*?)" cy="(.*?)"', shown))
     assert further > x and lower > y and ">5</text>" in shown and ">1</text>" in shown
-    alike = render.render([], [agent._replace(returns=[(0.0, 0.0)] * 3)])
+    alike = render([], [agent._replace(returns=[(0.0, 0.0)] * 3)])
     assert alike.count('cx="140.0" cy="80.0"') == 3
     (folder / "dreams.csv").write_text("seed,window\n0,0\n")
     (folder / "dream-seed0.gif").write_bytes(b"<svg onload=alert(1)>")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from made.experiments.report.model import SENTENCES, Figure, Section
-from made.experiments.report.render import render, write
+from made.experiments.report.page import render, write
 from made.experiments.types import Effect
 from tests.experiments.report.conftest import claim
 
