@@ -12,7 +12,11 @@ from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdi
 from made.tabular.families import Lock
 from made.training.probes import BonusTable, LastVisit, VisitMap
 
-DRIVERS = ("hoeffding", "bernstein", MADE_B)  # whose bonus is rewarded while all of them are evaluated
+DRIVERS = (
+    Label(method="hoeffding"),
+    Label(method="bernstein"),
+    MADE_B,
+)  # whose bonus is rewarded while all of them are evaluated
 SHOWN = ("hoeffding", "bernstein", "inverse", MADE_B)
 CADENCE = 200  # iterations between two maps, as in the paper
 LOG_RATIO = "mean |log ratio| to Bernstein"
@@ -71,8 +75,8 @@ def falls_and_recovers(table: Table) -> Verdict:
     for seed in range(len(visits)):
         n, b, age = visits[seed, -1].ravel(), bonus[seed, -1].ravel(), steps[-1] - last[seed, -1].ravel()
         n, b, age = n[n > 0], b[n > 0], age[n > 0]
-        falls.append(spearmanr(n, b).statistic)
-        recovers.append(spearmanr(age, b * np.sqrt(n)).statistic)  # what is left of the bonus at equal counts
+        falls.append(spearmanr(n, b)[0])
+        recovers.append(spearmanr(age, b * np.sqrt(n))[0])  # what is left of the bonus at equal counts
     down, up = (interval(x, "iqm", types.rng()) for x in (np.nan_to_num(falls), np.nan_to_num(recovers)))
     names = {"bonus with visits": down, "bonus x sqrt(visits) with episodes since the last visit": up}
     effects = types.effects_of(names, "rank correlation at the end")
