@@ -210,7 +210,8 @@ def curves(
                 shown[:, whole] = interval(values[:, whole], statistic, rng)[:3]
             every = max(1, len(steps) // 8)
             marks = {"marker": look.marker, "markevery": (every * i // len(labels), every)}  # staggered
-            band(ax, steps, shown[0], shown[1], shown[2], look, **marks)
+            middle, low, high = shown
+            band(ax, steps, middle, low, high, look, **marks)
         ax.margins(x=0.01)
 
 

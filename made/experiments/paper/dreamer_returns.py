@@ -92,7 +92,7 @@ def run_of(task: str, method: str, scale: Scale, budget: Budget) -> DreamerConfi
     """One configuration: Dreamer with a bonus, at the task's bonus coefficient for it."""
     run = dreamer_config(task, method)
     for setting in SETTINGS[shared.named(scale)].settings.split():
-        path, _, value = setting.partition("=")
+        path, value = setting.split("=")
         run = override(run, path, value)
     repeat, bonus = run.task.repeat, run.bonus
     if not run.task.pixels:  # small networks for two cores, on smaller batches

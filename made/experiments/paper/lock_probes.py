@@ -12,7 +12,11 @@ from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdi
 from made.tabular.families import Lock
 from made.training.probes import BonusTable, LastVisit, VisitMap
 
-DRIVERS = ("hoeffding", "bernstein", MADE_B)  # whose bonus is rewarded while all of them are evaluated
+DRIVERS = (
+    Label(method="hoeffding"),
+    Label(method="bernstein"),
+    MADE_B,
+)  # whose bonus is rewarded while all of them are evaluated
 SHOWN = ("hoeffding", "bernstein", "inverse", MADE_B)
 CADENCE = 200  # iterations between two maps, as in the paper
 LOG_RATIO = "mean |log ratio| to Bernstein"

@@ -135,7 +135,7 @@ def trials(scale: Scale) -> dict[str, Trial]:
             for method, bonus in bonuses(setting, windows).items():
                 label = Label(lock=setting, algorithm=algorithm, **method.tags)
                 runs[label] = lock_run(setting, agent, bonus, **record)
-        unpaid = bonuses(setting, windows)[Label("hoeffding")]
+        unpaid = bonuses(setting, windows)[Label(method="hoeffding")]
         for method, agent in floors(setting).items():
             label = Label(lock=setting, algorithm="vi", method=method)
             runs[label] = lock_run(setting, agent, unpaid, bonus_coef=0.0, **record)

@@ -96,8 +96,8 @@ def better_made(table: Table, task: str) -> str:
 
 def against_made(table: Table, task: str, method: str, name: str = "", unit: str = "") -> Effect:
     """Frames of a method over those of the better MADE, the budget where unsolved, with its interval."""
-    ours, other = (shared.to_solve(table, f"{task}/{m}").times for m in (better_made(table, task), method))
-    return _ratio(other, ours, name, unit)
+    theirs, ours = (shared.to_solve(table, f"{task}/{m}").times for m in (method, better_made(table, task)))
+    return _ratio(theirs, ours, name, unit)
 
 
 def _ratio(above: np.ndarray, below: np.ndarray, name: str, unit: str) -> Effect:
