@@ -43,11 +43,7 @@ class CompletedRun(NamedTuple):
 
 
 def train_resumable(
-    trial: Trial,
-    seeds: Sequence[int],
-    out: Path,
-    on_rows: Callable[..., None] | None = None,
-    until: float = math.inf,
+    trial: Trial, seeds: Sequence[int], out: Path, on_rows: Callable[..., None] | None = None, until: float = math.inf
 ) -> CompletedRun:
     """Train one configuration on some seeds to the end, in a folder, resuming what is there.
 

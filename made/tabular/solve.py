@@ -26,15 +26,6 @@ class Plan(NamedTuple):
         return jax.nn.one_hot(self.actions, self.q.shape[-1], dtype=self.q.dtype)
 
 
-class Iterated(NamedTuple):
-    """What value iteration found, and how far from V* it can be."""
-
-    v: Float[Array, "S"]
-    q: Float[Array, "S A"]
-    sweeps: Int[Array, ""]
-    error: Float[Array, ""]  # max_s |v(s) - V*(s)| is at most this
-
-
 SMALL = 64  # states up to which `linear_solve` eliminates by itself
 
 
@@ -106,24 +97,6 @@ def policy_from_occupancy(d: Float[Array, "*b S A"]) -> Float[Array, "*b S A"]:
     return jnp.where(visits > 0, d / jnp.where(visits > 0, visits, 1), 1 / d.shape[-1])
 
 
-def value_iteration(mdp: MDP, tolerance: Array | float = 1e-6, max_sweeps: Array | int = 100_000) -> Iterated:
-    """V* by v <- max_a [r + gamma P v], from zero.
-
-    It stops once the bound |v - V*| <= gamma / (1 - gamma) |v - v_before| (sup norms) is below the tolerance, or after
-    max_sweeps; `error` is that bound, so a tolerance beyond the reach of the dtype is seen, not hidden.
-    """
-
-    def sweep(old: Iterated) -> Iterated:
-        q = action_value(mdp, old.v)
-        v = jnp.max(q, -1)
-        error = mdp.gamma / (1 - mdp.gamma) * jnp.max(jnp.abs(v - old.v))
-        return Iterated(v, q, old.sweeps + 1, error)
-
-    zero = jnp.zeros_like(mdp.r)
-    first = Iterated(zero[:, 0], zero, jnp.zeros((), int), jnp.full_like(mdp.gamma, jnp.inf))
-    return jax.lax.while_loop(lambda it: (it.error > tolerance) & (it.sweeps < max_sweeps), sweep, first)
-
-
 def policy_iteration(mdp: MDP, start: Int[Array, "S"] | None = None) -> Plan:
     """An optimal deterministic policy by policy iteration (Howard), each evaluation one linear solve.
 
@@ -154,13 +127,6 @@ def policy_iteration(mdp: MDP, start: Int[Array, "S"] | None = None) -> Plan:
     proposal, changed = better(actions, q)
     first = Plan(actions, v, q, jnp.ones((), int))
     return jax.lax.while_loop(lambda loop: loop[2], improve, (first, proposal, changed))[0]
-
-
-def horizon_return(mdp: MDP, policy: Float[Array, "S A"], horizon: int) -> Float[Array, ""]:
-    """The undiscounted return of a stationary policy over `horizon` steps, E[sum_{t < horizon} r_t], from rho."""
-    r, P = jnp.sum(policy * mdp.r, -1), state_kernel(mdp, policy)
-    v, _ = jax.lax.scan(lambda v, _: (r + P @ v, None), jnp.zeros_like(mdp.rho), length=horizon)
-    return mdp.rho @ v
 
 
 def horizon_optimum(mdp: MDP, horizon: int) -> tuple[Float[Array, ""], Int[Array, "horizon S"]]:

@@ -160,11 +160,7 @@ class ReplayBuffer(eqx.Module):
         return stack_frames(self.read(state, *self.draw(state, n, key, window), stack), stack)
 
     def draw(
-        self,
-        state: ReplayBufferState,
-        n: int,
-        key: Key[Array, ""],
-        window: Array | int | None = None,
+        self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Array | int | None = None
     ) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
         """(stream, number) of n steps drawn evenly with replacement, for `read`."""
         index = jax.random.randint(key, (n,), 0, jnp.maximum(self.size(state, window), 1))
@@ -204,11 +200,7 @@ class ReplayBuffer(eqx.Module):
         return stack_frames(self.read(state, stream, number), self.stack)
 
     def read(
-        self,
-        state: ReplayBufferState,
-        stream: Int[Array, "*b"],
-        number: Int[Array, "*b"],
-        stack: int | None = None,
+        self, state: ReplayBufferState, stream: Int[Array, "*b"], number: Int[Array, "*b"], stack: int | None = None
     ) -> RawBatch:
         """The steps of those numbers, counted from the very first of their streams; stacks may be asked for lower."""
         c, f = self.room

@@ -28,10 +28,7 @@ def group_by_program(trials: Sequence[Trial]) -> list[list[int]]:
 
 
 def run_batch(
-    trials: Sequence[Trial],
-    seeds: Sequence[int],
-    on_rows: Callable[[int], None] | None = None,
-    chunks: int = 8,
+    trials: Sequence[Trial], seeds: Sequence[int], on_rows: Callable[[int], None] | None = None, chunks: int = 8
 ) -> list[Record]:
     """Run trials of equal structure as one program, trial i with seed i. `on_rows` gets the new rows of each chunk.
 

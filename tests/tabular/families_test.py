@@ -8,7 +8,7 @@ import pytest
 
 from made.tabular.families import Chain, DeepSea, Garnet, Lock
 from made.tabular.mdp import MDP, uniform_policy
-from made.tabular.solve import expected_return, horizon_optimum, horizon_return, policy_iteration
+from made.tabular.solve import expected_return, horizon_optimum, policy_iteration, state_kernel
 
 best_over = jax.jit(horizon_optimum, static_argnums=1)
 draw = jax.jit(lambda family, key: family.draw(key))
@@ -96,6 +96,14 @@ def test_lock_key_draws_the_side_and_the_combination():
     assert mdp.r[lock.good(side[5], 2), 0] == 1
     side, right = lock.layout()
     assert side == 0 and (right == 1).all()
+
+
+def horizon_return(mdp, policy, steps):
+    """The undiscounted return of a policy, summed over time."""
+    at = [mdp.rho]
+    for _ in range(steps - 1):
+        at.append(at[-1] @ state_kernel(mdp, policy))
+    return float(sum(at) @ (policy * mdp.r).sum(-1))
 
 
 def test_lock_dying_is_locally_better():

@@ -12,7 +12,6 @@ from made.tabular.solve import (
     action_value,
     expected_return,
     horizon_optimum,
-    horizon_return,
     linear_solve,
     occupancy,
     pair_occupancy,
@@ -20,7 +19,6 @@ from made.tabular.solve import (
     policy_iteration,
     policy_value,
     state_kernel,
-    value_iteration,
 )
 
 N = 20  # random MDPs, all in one call
@@ -29,7 +27,6 @@ occupancies = jax.jit(jax.vmap(occupancy))
 values = jax.jit(jax.vmap(policy_value))
 action_values = jax.jit(jax.vmap(action_value))
 plans = jax.jit(jax.vmap(policy_iteration))
-iterate = jax.jit(jax.vmap(value_iteration, in_axes=(0, None, None)))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,18 +99,13 @@ def test_policy_from_occupancy_gives_the_policy_of_a_mixture(mdps, policies):
     assert unvisited.tolist() == [[0.5, 0.5], [0.25, 0.75]]
 
 
-def test_value_iteration_agrees_with_policy_iteration_within_its_bound(mdps):
-    exact = plans(mdps)
-    found = iterate(mdps, 1e-9, 100_000)
-    worst = jnp.abs(found.v - exact.v).max(-1)
-    assert (worst <= found.error + 1e-12).all()
-    assert (found.error <= 1e-9).all()
+def test_policy_iteration_agrees_with_value_iteration(mdps):
+    exact, v = plans(mdps), jnp.zeros((N, 9))
+    for _ in range(300):  # the error is below 0.9^300 / (1 - 0.9) = 2e-13
+        v = (mdps.r + 0.9 * jnp.einsum("nsat,nt->nsa", mdps.P, v)).max(-1)
+    assert np.allclose(exact.v, v, atol=1e-12)
     assert np.allclose(exact.v, exact.q.max(-1), atol=1e-12)
     assert (exact.rounds < 10).all()
-    coarse = iterate(mdps, 1e-9, 5)
-    assert (coarse.sweeps == 5).all()
-    assert (jnp.abs(coarse.v - exact.v).max(-1) <= coarse.error).all()
-    assert (coarse.error > 1e-3).all()  # the bound says that five sweeps were too few
 
 
 def test_no_policy_beats_the_plan(mdps, policies):
@@ -147,14 +139,12 @@ def test_ties_and_single_precision_do_not_cycle():
     assert np.allclose(exact.v, rounded.v.astype(jnp.float64), rtol=1e-4)
 
 
-def test_horizon_return_is_the_sum_over_time(mdps, policies):
+def test_no_policy_beats_the_optimum_of_a_horizon(mdps, policies):
     mdp, policy = jax.tree.map(lambda x: x[2], (mdps, policies))
     at, total = mdp.rho, 0.0
     for _ in range(7):
         total += at @ (policy * mdp.r).sum(-1)
         at = at @ state_kernel(mdp, policy)
-    assert horizon_return(mdp, policy, 7) == pytest.approx(float(total), rel=1e-12)
-    assert horizon_return(mdp, policy, 0) == 0
     best, actions = horizon_optimum(mdp, 7)
     assert best >= total
     v = jnp.zeros(9)

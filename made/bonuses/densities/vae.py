@@ -27,10 +27,7 @@ class ImageEncoder(eqx.Module):
     def __init__(self, depth: int, channels: tuple[int, int], key: Key[Array, ""]):
         k_cell, k_around = jax.random.split(key)
         cell, features = channels
-        self.layers = (
-            Linear(CELL**2 * depth, cell, k_cell),
-            Linear(9 * cell, features, k_around),
-        )
+        self.layers = (Linear(CELL**2 * depth, cell, k_cell), Linear(9 * cell, features, k_around))
 
     def __call__(self, image: Float[Array, "h w c"]) -> Float[Array, " features"]:
         x = jax.nn.relu(self.layers[0](to_cells(image, CELL)))
