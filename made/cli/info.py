@@ -34,15 +34,6 @@ def grid_line(grid: Any) -> str:
     return ", ".join(parts) + f"; {grid.maker.max_steps} steps"
 
 
-def _installed() -> dict[str, str]:
-    """Names that installed packages add, without importing them."""
-    return {
-        point.name: f"{group.removeprefix('made.')} of another package [{point.value}]"
-        for group in PLUG_INS
-        for point in entry_points(group)
-    }
-
-
 def everything() -> dict[str, dict[str, str]]:
     """Kind -> name -> one line."""
     from made.agents import registry as agents
@@ -62,11 +53,12 @@ def everything() -> dict[str, dict[str, str]]:
         kind: {name: ABOUT[kind].get(name) or (inspect.getdoc(type(make(name))) or "").split("\n")[0] for name in names}
         for kind, (names, make) in known.items()
     }
+    points = [(group.removeprefix("made."), point) for group in PLUG_INS for point in entry_points(group)]
     return {
         "experiments": {name: f"{e.title} ({e.figure})" for name, e in experiments().items()},
         **lines,
         "grids": {name: grid_line(make()) for name, make in GRIDS.items()},
-        "installed": _installed(),
+        "installed": {point.name: f"{group} of another package [{point.value}]" for group, point in points},
         "scales": ABOUT["scales"],
     }
 

@@ -48,11 +48,12 @@ def run(
         RunsFailed: A run raised an error, or its worker died too often. The others are stored.
     """
     until = math.inf if options.minutes is None or options.on == "slurm" else time.monotonic() + 60 * options.minutes
-    made, first = 0, True
+    by_runs = {(s.experiment.stored_as, s.scale, s.settings): s for s in reversed(studies)}
+    made, first, distinct = 0, True, list(by_runs.values())[::-1]  # some share the runs of another one
     while True:
         planned = [
             plan(one, range(seeds) if seeds is not None else one.experiment.seeds(one.scale), store, lanes, only)
-            for one in _each_once(studies)
+            for one in distinct
         ]
         work = sorted((group for groups, _ in planned for group in groups), key=lambda group: -group.work)
         missing, have = sum(len(group.jobs) for group in work), sum(stored for _, stored in planned)
@@ -106,11 +107,6 @@ def _wait_for_others(held: Sequence[tuple[tuple[Job, str], str]], store: Store, 
             print(f"The time is up; left out: {who}.")
             return False
     return True
-
-
-def _each_once(studies: Sequence[Study]) -> list[Study]:
-    """Without those that share the runs of another one in the list."""
-    return list({(s.experiment.stored_as, s.scale, s.settings): s for s in reversed(studies)}.values())[::-1]
 
 
 def largest_scale(experiment: Experiment, store: Store) -> Scale | None:

@@ -113,9 +113,11 @@ def _backward(
     by_start, by_given, by_taps = back(grads)
 
     def of(part: Callable, inputs: tuple[Array, ...], grad: PyTree) -> PyTree:
-        over = jax.vmap if all(map(_same_under_vmap, jax.tree.leaves(inputs))) else _one_by_one
+        at_once = all(map(_same_under_vmap, jax.tree.leaves(inputs)))
         inputs = jax.tree.map(_again, inputs)
-        return jax.vjp(lambda part: over(lambda x: part(*x))(inputs), part)[1](grad)[0]
+        one = lambda part: lambda x: part(*x)  # noqa: E731
+        every = lambda part: jax.vmap(one(part))(inputs) if at_once else jax.lax.map(one(part), inputs)  # noqa: E731
+        return jax.vjp(every, part)[1](grad)[0]
 
     by_parts = [of(*each) for each in zip(parts, seen, by_taps, strict=True)]
     return type(parts)(by_parts), None, by_start, by_given  # type: ignore[call-arg]
@@ -132,7 +134,3 @@ def _again(x: Array) -> Array:
 def _same_under_vmap(x: Array) -> bool:
     """Whether a vmap leaves the samples of a key unchanged: only with threefry keys."""
     return not trees.is_key(x) or str(jax.random.key_impl(x)) == "threefry2x32"
-
-
-def _one_by_one(call: Callable) -> Callable:
-    return lambda given: jax.lax.map(call, given)

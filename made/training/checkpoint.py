@@ -97,18 +97,15 @@ def set_aside(folder: Path, used: Checkpoint | None) -> list[Path]:
 
 def restore(checkpoint: Checkpoint, shapes: PyTree) -> PyTree:
     """The state as the program takes it, given its shapes."""
+    key = jax.random.key(0)  # stands for random keys, whose shape does not say their kind
+    like = jax.tree.map(lambda x: jnp.broadcast_to(key, x.shape) if trees.is_key(x) else x, shapes)
     try:
-        return checkpoint_file.unflat(checkpoint.arrays, jax.tree.map(_sample, shapes))
+        return checkpoint_file.unflat(checkpoint.arrays, like)
     except ValueError as error:
         raise ValueError(
             f"{checkpoint.path} was written by another version of the code, whose state had other arrays: resume with "
             "that version, or give another folder with --out."
         ) from error
-
-
-def _sample(x: jax.ShapeDtypeStruct) -> Any:
-    """Of a random key its shape does not say the kind, so a key stands for it."""
-    return jnp.broadcast_to(jax.random.key(0), x.shape) if trees.is_key(x) else x
 
 
 def _sync(folder: Path) -> None:

@@ -51,7 +51,8 @@ class JSONL:
         self._file = safe_files.opened(path, "a")  # it stays open as long as the run
 
     def write(self, lines: Sequence[Line]) -> None:
-        plain = [{name: _or_null(x) for name, x in line.items()} for line in lines]
+        finite = lambda x: None if isinstance(x, float) and not math.isfinite(x) else x  # noqa: E731
+        plain = [{name: finite(x) for name, x in line.items()} for line in lines]
         left = memoryview("".join(json.dumps(line) + "\n" for line in plain).encode())
         before = os.fstat(self._file.fileno()).st_size
         try:
@@ -66,10 +67,6 @@ class JSONL:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _or_null(x: Any) -> Any:
-    return None if isinstance(x, float) and not math.isfinite(x) else x
 
 
 class TensorBoard:

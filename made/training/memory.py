@@ -2,22 +2,14 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import jax
-import numpy as np
 from jaxtyping import PyTree
-
-from made.core import trees
 
 
 def size_of(tree: PyTree) -> int:
     """Bytes of a tree of arrays, or of their shapes."""
-    return sum(math.prod(x.shape) * _width(x) for x in jax.tree.leaves(tree))
-
-
-def _width(x: Any) -> int:
-    return x.dtype.itemsize if trees.is_key(x) else np.dtype(x.dtype).itemsize
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def needed(compiled: jax.stages.Compiled) -> int | None:

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import importlib.metadata
 import os
 import platform
 import subprocess
@@ -28,7 +27,7 @@ def provenance(started: float | int, wall_s: float | int, lanes: int = 1) -> dic
     commit, dirty = checkout(_PACKAGE)
     devices = jax.devices()
     return {
-        "made": _version(),
+        "made": getattr(sys.modules.get("made"), "__version__", None),
         "commit": commit,
         "dirty": dirty,
         "python": platform.python_version(),
@@ -39,7 +38,7 @@ def provenance(started: float | int, wall_s: float | int, lanes: int = 1) -> dic
         "device_count": len(devices),
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu(),
-        "cpu_cores": _cores(),
+        "cpu_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "started": datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds"),
         "wall_s": round(float(wall_s), 3),
         "lanes": int(lanes),
@@ -116,16 +115,6 @@ def alive(pid: int) -> bool:
     return True
 
 
-def _version() -> str | None:
-    running = getattr(sys.modules.get("made"), "__version__", None)
-    if running is not None:
-        return str(running)
-    try:
-        return importlib.metadata.version("made-rl")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _cpu() -> str | None:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -133,7 +122,3 @@ def _cpu() -> str | None:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or None
-
-
-def _cores() -> int | None:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

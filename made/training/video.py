@@ -98,14 +98,11 @@ def frames(grid: Grid, played: RecordedEpisode) -> list[np.ndarray]:
     """The first episode as pictures, the bonus of every step so far as bars below."""
     length = int(played.on[:, 0].sum())
     reward = np.asarray(played.bonus)[:length, 0]
-    shown = [trees.index(played.first, 0), *(_at(played.states, t) for t in range(length))]
+    later = jax.tree.map(lambda x: x[:, 0], played.states)
+    shown = [trees.index(played.first, 0), *(trees.index(later, t) for t in range(length))]
     pictures = [draw(grid, state, SIZE) for state in shown]
     width = pictures[0].shape[1]
     return [np.concatenate([picture, strip(reward, t, width)]) for t, picture in enumerate(pictures)]
-
-
-def _at(states: GridState, t: int) -> Any:
-    return jax.tree.map(lambda x: x[t, 0], states)
 
 
 def strip(reward: np.ndarray, t: int, width: int) -> np.ndarray:
@@ -231,14 +228,9 @@ def predict(
     world, seen = known.agent.world, min(SEEN, run.replay.length)
     drawable = any(len(leaf.shape) == 3 for leaf in world.decoder.leaves)
     frames = open_loop(world, drawn, k_video, seen) if drawable else None
-    return frames, returns_of(run, known, drawn, k_tell, seen)
-
-
-def returns_of(run: Any, known: ReplayLearnerState, drawn: Transition, key: Key[Array, ""], seen: int) -> Prediction:
-    """The sums of the rewards after the first `seen` observations of each window."""
-    paid = drawn.reward + bonus_values(run, known, drawn)  # type: ignore[arg-type]
-    imagined = predicted_rewards(known.agent.world, drawn, key, seen)
-    return Prediction(drawn.reward[seen - 1 :].sum(0), paid[seen - 1 :].sum(0), imagined.sum(0))
+    both = drawn.reward + bonus_values(run, known, drawn)  # type: ignore[arg-type]
+    imagined = predicted_rewards(world, drawn, k_tell, seen)
+    return frames, Prediction(drawn.reward[seen - 1 :].sum(0), both[seen - 1 :].sum(0), imagined.sum(0))
 
 
 def enlarged(frames: np.ndarray) -> list[np.ndarray]:

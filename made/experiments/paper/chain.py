@@ -53,17 +53,13 @@ class Ascent(Trial):
         return {"share": expected_return(mdp, self.method.policy(state[0])) / best}
 
 
-def etas(scale: Scale) -> dict[str, tuple[float, ...]]:
-    """Step sizes; the paper names none."""
-    wide = {"simplex": (0.03, 0.1, 0.3, 1.0, 3.0), "softmax": (0.3, 1.0, 3.0, 10.0, 30.0)}
-    return choose(scale, smoke={"simplex": (0.3,), "softmax": (10.0,)}, demo=wide)
-
-
 def trials(scale: Scale) -> dict[str, Trial]:
     length = {"iterations": choose(scale, smoke=60, demo=3000, small=6000, paper=20000)}
     length["every"] = choose(scale, smoke=10, demo=5, paper=20)
     runs: dict[str, Trial] = {}
-    for parameterisation, sizes in etas(scale).items():
+    wide = {"simplex": (0.03, 0.1, 0.3, 1.0, 3.0), "softmax": (0.3, 1.0, 3.0, 10.0, 30.0)}  # the paper names none
+    step_sizes = choose(scale, smoke={"simplex": (0.3,), "softmax": (10.0,)}, demo=wide)
+    for parameterisation, sizes in step_sizes.items():
         for eta in sizes:
             for start, first in STARTS.items():
                 for name in (*METHODS, "pg+made printed"):

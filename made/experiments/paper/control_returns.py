@@ -13,6 +13,7 @@ from made.experiments.statistics import n_seeds_text, resampled_means
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, rng
+from made.training.control_config import BONUS_COEFS
 
 RETURNS = ("return over the run", "return at the end")
 WINDOWS = {"1k": 1_000, "10k": 10_000, "100k": 100_000}  # actions; "all" is what the replay holds
@@ -22,7 +23,8 @@ REASONABLE = 0.8  # of the return of the best window
 def trials(scale: Scale) -> dict[str, Trial]:
     found: dict[str, Trial] = {}
     for task, budget in shared.BUDGETS[shared.named(scale)].items():
-        for method in (m for m in budget.methods if m != "re3/printed" or shared.has_printed(task)):
+        printed = () if BONUS_COEFS[task]["re3"] != shared.PRINTED_RE3 else ("re3/printed",)  # the same as re3 there
+        for method in (m for m in budget.methods if m not in printed):
             found[Label(task=task, method=method)] = shared.run_of(task, method, scale, budget.report, budget.every)
         for method, bonus_coef in shared.chosen(task, scale).items():
             run = shared.run_of(task, method, scale, budget.report, budget.every, bonus_coef)

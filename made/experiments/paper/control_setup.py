@@ -17,13 +17,12 @@ from made.bonuses.densities.vae import VAE
 from made.bonuses.re3 import RE3
 from made.bonuses.release import ReleasedRND, ReleasedVAE
 from made.bonuses.rnd import RND
-from made.core.schedules import Schedule
 from made.experiments.resumable import progress_text
 from made.experiments.statistics import CensoredTimes, time_to_threshold
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Table
 from made.experiments.types import read_settings
-from made.training.control_config import BONUS_COEFS, ControlConfig, bonus_coef_for, control_config
+from made.training.control_config import ControlConfig, bonus_coef_for, control_config
 
 # The six tasks, and what RAD+RE3 has after 500K steps in its authors' own data: mean of 5 seeds.
 PUBLISHED_RE3 = {
@@ -113,7 +112,9 @@ def run_of(
     """One configuration: RAD or SAC with a bonus, at the task's bonus coefficient for it unless another is given."""
     setting, bonus = SETTINGS[named(scale)], method.removesuffix("/printed")
     bonus_coef = PRINTED_RE3 if method == "re3/printed" else bonus_coef
-    run = control_config(task, setting.agent, bonus, with_coef(bonus_coef_for(task, bonus), bonus_coef))
+    coef = bonus_coef_for(task, bonus)
+    coef = coef if bonus_coef is None else dataclasses.replace(coef, value=bonus_coef)
+    run = control_config(task, setting.agent, bonus, coef)
     control = dataclasses.replace(run.task, **setting.task)
     agent = dataclasses.replace(run.agent, layout=dataclasses.replace(run.agent.layout, **setting.layout))
     capacity = min(setting.capacity, steps // control.repeat)  # what is never filled need not be held
@@ -127,11 +128,6 @@ def run_of(
         every=every // control.repeat,
         **setting.run,
     )
-
-
-def with_coef(schedule: Schedule, bonus_coef: float | None) -> Schedule:
-    """The same schedule from another coefficient on."""
-    return schedule if bonus_coef is None else dataclasses.replace(schedule, value=bonus_coef)
 
 
 def sized(bonus: Any, capacity: int, width: int) -> Any:
@@ -226,8 +222,3 @@ def from_pixels(table: Table) -> bool:
 def look(method: str) -> str:
     """The name under which `made.experiments.plots` has a method's colour; tuned ones, in a figure of their own, the same."""
     return LOOKS.get(method, method)
-
-
-def has_printed(task: str) -> bool:
-    """Whether the paper's bonus coefficient of RE3 differs from its authors' on this task."""
-    return BONUS_COEFS[task]["re3"] != PRINTED_RE3

@@ -270,12 +270,8 @@ def _ranks(ax, table: Table, task: str) -> None:
         plots.range_band(ax, steps, np.nan_to_num(values), look, marker=look.marker, label=text)
     ax.axhline(ENOUGH, color="black", linestyle=":", linewidth=0.8)
     ax.set_ylim(-0.3, 1.05)
-    plots.title(ax, task, x=f"iterations of {_pairs(table, task):,} pairs")
-
-
-def _pairs(table: Table, task: str) -> int:
     settings = table.runs(task)[0]["description"]
-    return settings["n_envs"] * settings["unroll"]
+    plots.title(ax, task, x=f"iterations of {settings['n_envs'] * settings['unroll']:,} pairs")
 
 
 def _carried(ax, table: Table, task: str) -> None:

@@ -87,9 +87,11 @@ def falls_and_recovers(table: Table) -> Verdict:
 
 def draw_values(table: Table) -> list[PaperFigure]:
     """Rows: whose bonus pays. Columns: the bonus looked at. Lines: the good states of the rewarding chain, action 1."""
+    from matplotlib import colormaps
+
     lock = _lock(table, DRIVERS[0])
     fig, axes = plots.figure(len(DRIVERS), len(SHOWN), height=1.7, sharex=True, sharey=True)
-    colours = _shades(lock.H)
+    colours = [colormaps["viridis"](0.9 - 0.85 * i / max(lock.H - 1, 1)) for i in range(lock.H)]
     for row, driver in enumerate(DRIVERS):
         for column, name in enumerate(SHOWN):
             ax = axes[row, column]
@@ -111,12 +113,6 @@ def draw_values(table: Table) -> list[PaperFigure]:
 
 def _lock(table: Table, label: str) -> Lock:
     return Lock(H=(table.arrays(label, "visits")[1].shape[2] - 2) // 4)
-
-
-def _shades(n: int) -> list[tuple[float, ...]]:
-    from matplotlib import colormaps
-
-    return [colormaps["viridis"](0.9 - 0.85 * i / max(n - 1, 1)) for i in range(n)]
 
 
 def values_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:

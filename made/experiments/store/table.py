@@ -163,9 +163,6 @@ class Table:
         joined._by_label = dict(sorted(both.items(), key=lambda item: place.get(item[0], len(place))))
         return joined
 
-    def _all(self) -> list[Record]:
-        return [record for runs in self._by_label.values() for record in runs]
-
     def _records(self, label: str) -> list[Record]:
         if not self._by_label:
             raise ValueError(f"The table is empty, so it has no label {label!r}: run the experiment first.")
@@ -174,7 +171,7 @@ class Table:
         return self._by_label[label]
 
     def _names(self, kind: str, label: str | None) -> list[str]:
-        chosen = self._all() if label is None else self._records(label)
+        chosen = [one for runs in self._by_label.values() for one in runs] if label is None else self._records(label)
         return [name for name in dict.fromkeys(n for r in chosen for n in getattr(r, kind)) if name != "step"]
 
     def _stacked(self, kind: str, label: str, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, PyTree, Shaped
 from made.bonuses.replay_data import needs_new
 from made.core import Spec, Transition
 from made.training import memory, sharding
-from made.training.backends import LogRecord, compiled_envs
+from made.training.backends import compiled_envs
 from made.training.backends.compiled_envs import MetricSums
 from made.training.compile_cache import compile_lock
 from made.training.control_config import ControlConfig, DreamerConfig
@@ -113,7 +113,8 @@ class ControlLearner:
         self._updating = CompiledOnce(self._update, static_argnums=4, donate_argnums=(0, 1))
         self._phases: list[Callable] = []  # the same for each kind of update
         self._studying = CompiledOnce(self._study, static_argnums=(4, 5), donate_argnums=(0, 1))
-        self._row = jax.jit(many(self._row_of, (0, 0, None)), compiler_options=sharding.options(0))
+        row = lambda state, sums, t: compiled_envs.row_of(run, state._replace(k=t), sums)  # noqa: E731
+        self._row = jax.jit(many(row, (0, 0, None)), compiler_options=sharding.options(0))
         self._waiting: list[list[Transition]] = [[] for _ in self._start_keys]  # steps that are not stored yet
         self._copied: list[Any] = [None for _ in self._start_keys]  # parameters on the device that acts
         self._metrics: tuple[str, ...] | None = None  # the names of what an update measures, once it was traced
@@ -198,7 +199,8 @@ class ControlLearner:
             leaves, sums = self._studied(leaves, sums, t, updates, new if needs_new(self.run.bonus) else 0)
             self._copied[i] = None
         elif t == first:
-            leaves = self._introducing(leaves, new_to_all(self.run))
+            room = getattr(self.run.replay, "steps", self.run.replay).room[0]
+            leaves = self._introducing(leaves, min(self.run.seed_steps, room))  # the first actions it still holds
         return leaves, sums
 
     def _stored(self, i: int, leaves: Leaves, all_steps: bool) -> Leaves:
@@ -289,19 +291,10 @@ class ControlLearner:
     def _added(self, sums: MetricSums, measured: Any, t: Array) -> MetricSums:
         return self._many(compiled_envs.accumulate, (0, 0, None))(sums, measured, t)
 
-    def _row_of(self, state: ReplayLearnerState, sums: MetricSums, t: Any) -> LogRecord:
-        return compiled_envs.row_of(self.run, state._replace(k=t), sums)  # type: ignore[arg-type]
-
 
 def to_numpy(actions: Array | np.ndarray) -> np.ndarray:
     """Actions [n, A] of all environments that were asked for, once they are there."""
     return np.asarray(actions).reshape(-1, actions.shape[-1])
-
-
-def new_to_all(run: ControlConfig) -> int:
-    """The first actions that the replay still holds when learning begins."""
-    steps = getattr(run.replay, "steps", run.replay)
-    return min(run.seed_steps, steps.room[0])
 
 
 def memory_outside_replay(run: ControlConfig, spec: Spec) -> int:

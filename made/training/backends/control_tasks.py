@@ -182,7 +182,8 @@ class AsyncStepper:
         t, workers, place = first + i, self.workers, self._slices[part]
         obs = workers.obs_of(part)
         if t < self.plan.run.seed_steps:  # type: ignore[attr-defined]
-            actions = np.stack([self._random_action(seed, t) for seed in self.plan.seeds[place]])
+            rngs = [np.random.default_rng((seed, t, AT_RANDOM)) for seed in self.plan.seeds[place]]
+            actions = np.stack([rng.uniform(-1, 1, workers.spec.action.shape) for rng in rngs]).astype(np.float32)
         else:
             given = self.learners[part], self.carries[part], self.age[place] == 0, obs
             self.carries[part], asked = self.learning.act(part, *given, t)
@@ -196,10 +197,6 @@ class AsyncStepper:
         if t:
             given = self.learners[part], self.sums[part], self.steps[part]
             self.learners[part], self.sums[part] = self.learning.learn(part, *given, t)
-
-    def _random_action(self, seed: int, t: int) -> np.ndarray:
-        rng, shape = np.random.default_rng((seed, t, AT_RANDOM)), self.workers.spec.action.shape
-        return rng.uniform(-1, 1, shape).astype(np.float32)
 
     def _receive(self, part: int) -> None:
         step, place = self.workers.receive(part), self._slices[part]
