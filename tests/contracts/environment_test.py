@@ -109,5 +109,5 @@ def test_an_unknown_task_names_the_nearest():
 
 
 def test_a_family_must_be_settled_before_it_is_played():
-    with pytest.raises(ValueError, match="settle"):
+    with pytest.raises(ValueError, match="call sample_task"):
         make("lock").reset(jax.random.key(0))
