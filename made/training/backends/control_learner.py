@@ -113,7 +113,8 @@ class ControlLearner:
         self._updating = CompiledOnce(self._update, static_argnums=4, donate_argnums=(0, 1))
         self._phases: list[Callable] = []  # the same for each kind of update
         self._studying = CompiledOnce(self._study, static_argnums=(4, 5), donate_argnums=(0, 1))
-        row = lambda state, sums, t: compiled_envs.row_of(run, state._replace(k=t), sums)  # noqa: E731
+        given: Any = run
+        row = lambda state, sums, t: compiled_envs.row_of(given, state._replace(k=t), sums)  # noqa: E731
         self._row = jax.jit(many(row, (0, 0, None)), compiler_options=sharding.options(0))
         self._waiting: list[list[Transition]] = [[] for _ in self._start_keys]  # steps that are not stored yet
         self._copied: list[Any] = [None for _ in self._start_keys]  # parameters on the device that acts
