@@ -243,8 +243,11 @@ def test_a_process_ends_with_its_driver():
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_command_and_its_workers(how, tmp_path):
-    words = [sys.executable, "-m", "made", *WORDS, "--set", "iterations=100000000", "--set", "every=1000"]
-    words += ["--on", "processes", "--out", str(tmp_path / "runs")]
+    # A shell starts background jobs with Ctrl-C ignored, so the command sets Python's handler itself.
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    words = [sys.executable, "-c", code + "from made.cli.main import main; sys.exit(main(sys.argv[1:]))", *WORDS]
+    words += ["--set", "iterations=100000000", "--set", "every=1000", "--on", "processes"]
+    words += ["--out", str(tmp_path / "runs")]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         while not list(tmp_path.glob("runs/.unfinished/*/locks-*/*")) and process.poll() is None:
             time.sleep(0.1)
