@@ -82,7 +82,7 @@ def curve(ax, runs: dict[int, list], text: str, method: str, line, scale: float)
     shortest = min(map(len, runs.values()))
     points = np.array([rows[:shortest] for rows in runs.values()])
     x, y = points[0, :, 0] * scale, points[..., 1]
-    color = plots.style_of(method).colour
+    color = plots.style_of(method).color
     ax.plot(x, y.mean(0), color=color, linestyle=line, label=text)
     ax.fill_between(x, y.min(0), y.max(0), color=color, alpha=0.15, linewidth=0)
 

@@ -58,7 +58,7 @@ def picture() -> None:
         found = returns(folder / "metrics.jsonl")
         for seed, points in found.items():
             label = f"{title}, {len(found)} seed{'s' * (len(found) > 1)}" if seed == 0 else None
-            ax.plot(*zip(*points, strict=True), color=look.colour, linestyle=look.line, label=label)
+            ax.plot(*zip(*points, strict=True), color=look.color, linestyle=look.line, label=label)
     plots.title(ax, "return on new levels", x="million frames")
     ax.set_ylim(top=0.8)  # room for the legend
     ax.legend(loc="upper left", fontsize=7)

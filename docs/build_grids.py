@@ -145,7 +145,7 @@ def growth_plot() -> Path:
     fig, axes = plots.figure(1, 2, height=2.6)
     for ax, (where, tasks) in zip(axes.reshape(-1), growth().items(), strict=True):
         for (task, points), look in zip(tasks.items(), map(plots.style_of, LOOKS), strict=False):
-            ax.plot(*zip(*points, strict=True), color=look.colour, linestyle=look.line, marker=look.marker, label=task)
+            ax.plot(*zip(*points, strict=True), color=look.color, linestyle=look.line, marker=look.marker, label=task)
         plots.log_axis(ax)
         plots.log_axis(ax, "y")
         plots.title(ax, where, x="environments", y="steps/s")

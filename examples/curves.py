@@ -67,9 +67,9 @@ def draw(files: Sequence[str | os.PathLike], path: str | os.PathLike) -> Path:
             several = [np.array(rows) for rows in seeds.values()]
             shortest = min(map(len, several))
             for rows in several:
-                ax.plot(rows[:, 0], rows[:, 1], color=look.colour, alpha=0.35, linewidth=0.7)
+                ax.plot(rows[:, 0], rows[:, 1], color=look.color, alpha=0.35, linewidth=0.7)
             mean = np.mean([rows[:shortest, 1] for rows in several], axis=0)
-            ax.plot(several[0][:shortest, 0], mean, color=look.colour, linestyle=look.line, label=look.text)
+            ax.plot(several[0][:shortest, 0], mean, color=look.color, linestyle=look.line, label=look.text)
         counts = sorted({len(seeds) for seeds in bonuses.values()})
         label = f"{' or '.join(map(str, counts))} seed{'s' * (counts != [1])}"
         plots.title(ax, f"{task}, {label}", x="environment steps", y="mean return of 200 episodes")

@@ -180,7 +180,7 @@ class BonusVectorWrapper(gymnasium.vector.VectorWrapper):
     """Adds `coef` times the bonus to each reward; info["extrinsic"] and info["intrinsic"] hold the two parts, [N].
 
     With SAME_STEP the true successor of a last step is info["final_obs"]. With NEXT_STEP it is the observation
-    returned; the call after it only resets, so it earns nothing and is never learnt from. Put wrappers that record
+    returned; the call after it only resets, so it earns nothing and is never learned from. Put wrappers that record
     the statistics of episodes inside this one, and they stay extrinsic.
     """
 

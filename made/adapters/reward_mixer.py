@@ -1,4 +1,4 @@
-"""What every plug-in shares: the bonus of a step, scaled, added to the reward, and learnt from every so many steps."""
+"""What every plug-in shares: the bonus of a step, scaled, added to the reward, and learned from every so many steps."""
 
 from collections.abc import Callable
 from os import PathLike
@@ -96,10 +96,10 @@ class PluginState(NamedTuple):
 
 
 class StepBuffer:
-    """True transitions that wait to be learnt, until every environment has made as many as are asked for.
+    """True transitions that wait to be learned, until every environment has made as many as are asked for.
 
     Where resets take a step of their own, environments fall behind each other by as many steps as they had resets.
-    Once one is far behind, the oldest steps of all are learnt together, and nothing is lost.
+    Once one is far behind, the oldest steps of all are learned together, and nothing is lost.
     """
 
     def __init__(self, n_envs: int):

@@ -125,7 +125,7 @@ class BonusReplayBuffer(ReplayBuffer):
         )
 
     def _bonus_of(self, rows: Any, obs: Any, next_obs: Any) -> np.ndarray:
-        """The bonus of those transitions by its present state, before any normalising of observations."""
+        """The bonus of those transitions by its present state, before any normalizing of observations."""
         note, next_note = jax.tree.map(lambda x: x[rows], self._notes)
         timeouts: Any = self.timeouts[rows].astype(bool)
         dones: Any = self.dones[rows].astype(bool)

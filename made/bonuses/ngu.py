@@ -19,7 +19,7 @@ SAME = 1e-10  # squared distances below this share of the squared length are rou
 class Kernel(eqx.Module):
     """The constants of the episodic similarity, with the names and values of the paper's Table of parameters."""
 
-    k: int = eqx.field(static=True, default=10)  # neighbours
+    k: int = eqx.field(static=True, default=10)  # neighbors
     epsilon: float = 1e-4
     cluster: float = 0.008  # relative squared distances below this are zero
     offset: float = 0.001  # c, the pseudo-count's constant
@@ -43,13 +43,13 @@ class Met(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What is noted beside an observation: its episodic novelty, and its mean squared distance to its neighbours."""
+    """What is noted beside an observation: its episodic novelty, and its mean squared distance to its neighbors."""
 
     novelty: Float[Array, "*b"]
     distance: Float[Array, "*b"]
 
 
-class Neighbours(EpisodeMemory):
+class Neighbors(EpisodeMemory):
     """The nearest of this episode's earlier embeddings, and the novelty that follows."""
 
     features: InverseDynamicsEmbedding
@@ -77,7 +77,7 @@ class Neighbours(EpisodeMemory):
 
 
 class NGUState(NamedTuple):
-    """The embedding, the life-long novelty, and the moments of its errors and of the distances to neighbours."""
+    """The embedding, the life-long novelty, and the moments of its errors and of the distances to neighbors."""
 
     features: FitState
     lifelong: PyTree
@@ -114,7 +114,7 @@ class NGU(Bonus):
 
     @property
     def memory(self) -> EpisodeMemory:  # type: ignore[override]
-        return Neighbours(self.features, self.kernel, self.capacity)
+        return Neighbors(self.features, self.kernel, self.capacity)
 
     def init(self, key, spec):
         k_features, k_lifelong = jax.random.split(key)

@@ -120,7 +120,7 @@ def distances(
         start = jnp.minimum(begin, n - block)  # the last block reaches back into the one before it
         some = jax.lax.dynamic_slice_in_dim(points, start, block) - middle
         number = start + jnp.arange(block)
-        products = jnp.matmul(centred, some.T, precision="highest")  # less would mix up near neighbours
+        products = jnp.matmul(centred, some.T, precision="highest")  # less would mix up near neighbors
         rank = 2 * products - jnp.sum(some**2, -1)
         rank = jnp.where((number >= begin) & (number < held), rank, -jnp.inf)
         near = jax.vmap(lambda row: largest(row, k + 1))(rank)

@@ -67,7 +67,7 @@ def dreamer_released() -> MADE:
 
 
 def dreamer_re3(steps: int) -> FromBatch:
-    """RE3 whose neighbours are the batch itself, of so many steps."""
+    """RE3 whose neighbors are the batch itself, of so many steps."""
     return FromBatch(RE3(embedding=50, k=50, capacity=steps, on="next_obs", released=True))
 
 

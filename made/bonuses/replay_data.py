@@ -50,7 +50,7 @@ class FromBatch(RewardWrapper):
 
 
 def _decides(part: object) -> bool:
-    """Whether a part of a bonus, or nothing inside it, decides what is learnt from."""
+    """Whether a part of a bonus, or nothing inside it, decides what is learned from."""
     return isinstance(part, FromBatch) or (isinstance(part, Estimator) and part.learns_from != "batch")
 
 
@@ -191,7 +191,7 @@ class CachedRND(Bonus):
 
 
 class CachedRE3(RewardWrapper):
-    """`RE3` whose neighbours are the steps of the replay: what is drawn from it is among them, and looked up."""
+    """`RE3` whose neighbors are the steps of the replay: what is drawn from it is among them, and looked up."""
 
     bonus: RE3
 
@@ -225,7 +225,7 @@ def encoded(encoder: eqx.Module, images: PyTree) -> Float[Array, "n width"]:
 def with_feature_cache(bonus: Bonus, steps: int) -> Bonus:
     """The same bonus beside a replay of so many steps of one stream: fixed features are kept rather than made anew.
 
-    RE3 can do so where it has room for as many neighbours as the replay has steps, and then holds no more.
+    RE3 can do so where it has room for as many neighbors as the replay has steps, and then holds no more.
     """
 
     def settle(part):

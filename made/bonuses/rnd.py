@@ -12,7 +12,7 @@ from made.core import Bonus, EpisodeMemory, NoMemory, dict_obs, running_stats, t
 from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
 from made.nets.fit import Fit, FitState, with_prefix
 
-FAR = 5.0  # normalised observations are kept within this many deviations, as in the paper
+FAR = 5.0  # normalized observations are kept within this many deviations, as in the paper
 
 
 class RNDState(NamedTuple):

@@ -1,4 +1,4 @@
-"""A fixed-capacity first-in-first-out buffer as a pytree: recent windows, replay, nearest-neighbour memory."""
+"""A fixed-capacity first-in-first-out buffer as a pytree: recent windows, replay, nearest-neighbor memory."""
 
 from typing import NamedTuple
 

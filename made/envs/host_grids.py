@@ -25,7 +25,7 @@ from made.envs.host_env import final_info, replace_rows
 from made.envs.minigrid import GRIDS, MultiRoom, dynamics, make_grid, tile_codes, views
 from made.envs.minigrid.env import LARGEST
 
-_COLOUR = {name: i for i, name in enumerate(tile_codes.COLOURS)}
+_COLOR = {name: i for i, name in enumerate(tile_codes.COLORS)}
 _WHOLE = {"wall": tile_codes.WALL, "goal": tile_codes.GOAL, "lava": tile_codes.LAVA}
 _TINTED = {"floor": tile_codes.FLOOR, "key": tile_codes.KEY, "ball": tile_codes.BALL, "box": tile_codes.BOX}
 ROOMS = "MiniGrid-MultiRoom-N6-v0"  # EnvPool's task that takes any number and size of rooms
@@ -42,18 +42,18 @@ def code_of(thing: Any) -> int:
         return tile_codes.EMPTY
     if thing.type in _WHOLE:
         return _WHOLE[thing.type]
-    colour = _COLOUR[thing.color]
+    color = _COLOR[thing.color]
     if thing.type == "door":
         kind = tile_codes.OPEN if thing.is_open else tile_codes.LOCKED if thing.is_locked else tile_codes.CLOSED
-        return kind + colour
+        return kind + color
     if thing.type == "box" and getattr(thing.contains, "type", "") == "key":
-        return tile_codes.KEYBOX + 8 * _COLOUR[thing.contains.color] + colour
+        return tile_codes.KEYBOX + 8 * _COLOR[thing.contains.color] + color
     if thing.type not in _TINTED:
         raise ValueError(
             f"A {thing.type!r} is no object of the minigrid package that made knows: it takes "
             f"{', '.join([*_WHOLE, *_TINTED, 'door'])}. Tell states apart in a wrapper of your own."
         )
-    return _TINTED[thing.type] + colour
+    return _TINTED[thing.type] + color
 
 
 class Cells:

@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMN, PAGE = 3.4, 6.9  # inches: the width of one column and of the text of a page
-PALETTE_SIZE, EXACT = 256, 128  # colours of a saved PNG, and how many of them are the commonest, kept exactly
+PALETTE_SIZE, EXACT = 256, 128  # colors of a saved PNG, and how many of them are the commonest, kept exactly
 _SOLID, _DASH, _DOT, _MIX = "-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5))
 
 
 class Style(NamedTuple):
-    """How a method looks: its name in a legend, colour, line and marker."""
+    """How a method looks: its name in a legend, color, line and marker."""
 
     text: str
-    colour: str
+    color: str
     line: Any = _SOLID
     marker: str = "o"
 
 
-# Okabe and Ito's colours, safe for the common forms of colour blindness; yellow is darkened to show on white.
+# Okabe and Ito's colors, safe for the common forms of color blindness; yellow is darkened to show on white.
 _BLACK, _ORANGE, _SKY, _GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 _YELLOW, _BLUE, _RED, _PURPLE, _GREY = "#B5A300", "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F"
 
-COLOURS: dict[str, Style] = {
+COLORS: dict[str, Style] = {
     "none": Style("no bonus", _BLACK, _DASH, "x"),
     "greedy": Style("greedy", _BLACK, _DOT, "+"),
     "epsilon-greedy": Style("epsilon-greedy", _GREY, _DASH, "v"),
@@ -79,7 +79,7 @@ VARIANTS = {  # the names of variants whose labels say something else
     "made gated": "first-visit MADE, {}",
 }
 CYCLE = (_RED, _BLUE, _GREEN, _ORANGE, _PURPLE, _SKY, _BLACK)  # for the variants of one method
-# Paul Tol's muted colours less those close to the above: for methods that the table does not name.
+# Paul Tol's muted colors less those close to the above: for methods that the table does not name.
 _OTHERS = ("#332288", "#88CCEE", "#117733", "#999933", "#DDCC77", "#882255", "#AA4499")
 
 
@@ -87,22 +87,22 @@ def style_of(name: str) -> Style:
     """The look of a method, the same in every figure.
 
     A variant, "made/B=1000", is a shade of its method's color, darker for a larger number. The look of a name that is
-    not in `COLOURS` follows from its letters.
+    not in `COLORS` follows from its letters.
 
-    >>> style_of("made").colour == style_of("pg+made").colour, style_of("made/B=1000").text
+    >>> style_of("made").color == style_of("pg+made").color, style_of("made/B=1000").text
     (True, 'MADE, B=1000')
     """
     method, _, variant = name.partition("/")
-    if name in COLOURS:
-        return COLOURS[name]
-    if variant and method in COLOURS:
-        style, digest = COLOURS[method], zlib.crc32(variant.encode())
+    if name in COLORS:
+        return COLORS[name]
+    if variant and method in COLORS:
+        style, digest = COLORS[method], zlib.crc32(variant.encode())
         number = re.search(r"\d+(\.\d+)?(e[+-]?\d+)?", variant)
         size = math.log10(max(float(number[0]), 1e-9)) / 5 if number else (digest % 100) / 100
         line = (_SOLID, _DASH, _DOT, _MIX)[round(5 * size) % 4 if number else digest % 4]
-        colour, marker = _shade(style.colour, min(max(size, 0.0), 1.0)), "osD^vP"[digest % 6]
+        color, marker = _shade(style.color, min(max(size, 0.0), 1.0)), "osD^vP"[digest % 6]
         text = VARIANTS.get(variant, f"{{}}, {variant}").format(style.text)
-        return Style(text, colour, line, marker)
+        return Style(text, color, line, marker)
     digest = zlib.crc32(name.encode())
     line = (_SOLID, _DASH, _DOT, _MIX)[digest // 7 % 4]
     return Style(name, _OTHERS[digest % len(_OTHERS)], line, "osD^vP"[digest // 28 % 6])
@@ -167,8 +167,8 @@ def band(
     ax: "Axes", x: ArrayLike, middle: ArrayLike, low: ArrayLike, high: ArrayLike, look: Style, **options: Any
 ) -> None:
     """Draw a line and the area between two others, in the look of a method; the options are those of `Axes.plot`."""
-    ax.plot(x, middle, **{"color": look.colour, "linestyle": look.line, "label": look.text} | options)
-    ax.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
+    ax.plot(x, middle, **{"color": look.color, "linestyle": look.line, "label": look.text} | options)
+    ax.fill_between(x, low, high, color=look.color, alpha=0.15, linewidth=0)
 
 
 def interval_band(
@@ -231,16 +231,16 @@ def bars(ax: "Axes", values: Mapping[str, ArrayLike | CensoredTimes], rng: np.ra
                 found, seen = interval(given, "iqm", rng), np.asarray(given)
                 cut = np.zeros(len(seen), bool)
             above = row - 0.26 + 0.04 * (np.arange(len(seen)) % 5 - 2)  # spread, so that equal seeds show
-            dots = {"color": look.colour, "linestyle": "none", "markersize": 4}
+            dots = {"color": look.color, "linestyle": "none", "markersize": 4}
             ax.plot(seen[~cut], above[~cut], marker=".", alpha=0.5, markeredgewidth=0, **dots)
             if cut.any():
                 ax.plot(np.max(seen), row - 0.26, marker=">", fillstyle="none", **dots)
                 beside = {"xycoords": ("axes fraction", "data"), "va": "center", "color": "#444444"}
                 ax.annotate(f"{cut.sum()} of {len(cut)}\nnot reached", (1.02, row), **beside)
             ends = np.minimum([float(found.low), float(found.high)], np.max(seen))  # NaN draws nothing
-            ax.plot(ends, [row, row], color=look.colour, linewidth=2.2, solid_capstyle="butt")
+            ax.plot(ends, [row, row], color=look.color, linewidth=2.2, solid_capstyle="butt")
             if np.isfinite(found.estimate):
-                ax.plot(found.estimate, row, "o", color=look.colour, markeredgecolor="white", markersize=6)
+                ax.plot(found.estimate, row, "o", color=look.color, markeredgecolor="white", markersize=6)
         ax.set_yticks(range(len(values)), [style_of(name).text for name in values])
         ax.set_ylim(len(values) - 0.5, -0.5)
         ax.grid(axis="y", visible=False)
@@ -303,7 +303,7 @@ def save(fig: "Figure", path: str | os.PathLike[str]) -> tuple[Path, Path]:
     stem = Path(path)
     make_dir(stem.parent, "--to")
     svg = _bytes(fig, "svg", metadata={"Date": None})
-    written = safe_files.write_atomic(stem.parent / f"{stem.name}.png", few_colours(png(fig)))
+    written = safe_files.write_atomic(stem.parent / f"{stem.name}.png", few_colors(png(fig)))
     return written, safe_files.write_atomic(stem.parent / f"{stem.name}.svg", svg)
 
 
@@ -314,15 +314,15 @@ def _bytes(fig: "Figure", kind: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _shade(colour: str, depth: float) -> str:
-    """The colour mixed with white (depth 0) through itself (1/2) to half black (1)."""
-    parts = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)], float)
+def _shade(color: str, depth: float) -> str:
+    """The color mixed with white (depth 0) through itself (1/2) to half black (1)."""
+    parts = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)], float)
     light, dark = 0.35 * parts + 0.65 * 255, 0.45 * parts
     mixed = light + (parts - light) * 2 * depth if depth < 0.5 else parts + (dark - parts) * (2 * depth - 1)
     return "#" + "".join(f"{round(part):02X}" for part in mixed)
 
 
-def few_colours(png: bytes) -> bytes:
+def few_colors(png: bytes) -> bytes:
     """The image with a palette of 256 colors, a third of the size; the same bytes for the same image.
 
     The commonest colors, which fill lines, bands and the cells of a map, stay exact; rarer ones, at the edges of lines

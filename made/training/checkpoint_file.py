@@ -93,7 +93,7 @@ def _numbers(x: Any) -> np.ndarray:
 
 
 def unflat(arrays: Mapping[str, np.ndarray], like: PyTree, free: int = 0) -> PyTree:
-    """The tree of `like`'s structure. `free` leading axes may have any length: they hold what waits to be learnt."""
+    """The tree of `like`'s structure. `free` leading axes may have any length: they hold what waits to be learned."""
     wanted = jax.tree_util.tree_leaves_with_path(like)
     names = [jax.tree_util.keystr(path) for path, _ in wanted]
     if set(names) != set(arrays):

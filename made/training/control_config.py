@@ -225,7 +225,7 @@ def resolve(run: ControlConfig) -> ControlConfig:
 
 
 def resolve_dreamer(run: DreamerConfig) -> DreamerConfig:
-    """Dreamer's settings fitted to each other: RE3's neighbours are the batch, whatever its size."""
+    """Dreamer's settings fitted to each other: RE3's neighbors are the batch, whatever its size."""
     task, steps = run.task, run.replay.steps
     if task.pixels and (task.size, task.stack) != (SIDE, 1):
         raise ValueError(

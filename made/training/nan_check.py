@@ -71,7 +71,7 @@ def non_finite_rewards(scalars: Mapping[str, np.ndarray], seeds: int) -> np.ndar
 
 
 def quantities(scalars: Mapping[str, np.ndarray], lane: int, non_finite: Sequence[str]) -> str:
-    """In words what is not finite in the row of a lane: what was paid comes before what was learnt from it."""
+    """In words what is not finite in the row of a lane: what was paid comes before what was learned from it."""
     bad = [name for name, x in scalars.items() if np.ndim(x) and not np.isfinite(x[lane])]
     kinds = {
         "a reward": ["return"] if non_finite_rewards(scalars, lane + 1)[lane] else [],

@@ -152,7 +152,7 @@ def first_episodes(
     key: Key[Array, ""],
     explore: bool = False,
 ) -> EpisodeEnds:
-    """The ends of the first episode in each of n environments, leaves [steps, n]. Nothing is learnt."""
+    """The ends of the first episode in each of n environments, leaves [steps, n]. Nothing is learned."""
     k_start, k_roll = jax.random.split(key)
     streams = reset_slots(env, agent, bonus, bonus_state, n, k_start)
     pool = ResetPool(streams, jnp.ones(n, bool))  # what comes after the first episode does not count

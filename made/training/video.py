@@ -112,8 +112,8 @@ def strip(reward: np.ndarray, t: int, width: int) -> np.ndarray:
     edges = np.linspace(0, width, len(reward) + 1).round().astype(int)
     for i in range(t):
         height = round((_STRIP - 4) * max(float(reward[i]), 0.0) / top)
-        colour = _NOW if i == t - 1 else _PAST
-        picture[_STRIP - height :, edges[i] : max(edges[i + 1], edges[i] + 1)] = colour
+        color = _NOW if i == t - 1 else _PAST
+        picture[_STRIP - height :, edges[i] : max(edges[i + 1], edges[i] + 1)] = color
     return picture
 
 

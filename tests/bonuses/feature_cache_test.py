@@ -23,14 +23,14 @@ PAIRS = {  # kept, and made anew
 
 
 def steps(n: int, seed: int) -> Transition:
-    """Squares of some colour, side and place: random bytes all look alike to a random encoder."""
+    """Squares of some color, side and place: random bytes all look alike to a random encoder."""
     rng, (row, column) = np.random.default_rng(seed), np.mgrid[:15, :15][..., None]
 
     def image():
-        colour, side = 255 * rng.integers(0, 2, (n, 1, 1, 1, 3)), rng.integers(1, 16, (n, 1, 1, 1, 1))
+        color, side = 255 * rng.integers(0, 2, (n, 1, 1, 1, 3)), rng.integers(1, 16, (n, 1, 1, 1, 1))
         top, left = rng.integers(0, 8, (2, n, 1, 1, 1, 1))
         within = (row >= top) & (row < top + side) & (column >= left) & (column < left + side)
-        return (colour * within).astype(np.uint8)
+        return (color * within).astype(np.uint8)
 
     off = np.zeros((n, 1), bool)
     return Transition(image(), np.zeros((n, 1, 2), np.float32), np.zeros((n, 1), np.float32), image(), off, off)

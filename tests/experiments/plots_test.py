@@ -47,7 +47,7 @@ def test_curves_are_the_statistic_and_its_interval(table):
     _, values = table.curves("vi/made", "return")
     np.testing.assert_allclose(line.get_ydata(), iqm(values, axis=0))
     np.testing.assert_array_equal(line.get_xdata(), STEPS)
-    assert line.get_color() == plots.COLOURS["made"].colour and line.get_label() == "MADE"
+    assert line.get_color() == plots.COLORS["made"].color and line.get_label() == "MADE"
     expected = interval(values, "iqm", np.random.default_rng(1))
     shade = axes[0, 0].collections[0].get_paths()[0].get_extents()
     assert shade.ymin == pytest.approx(expected.low.min()) and shade.ymax == pytest.approx(expected.high.max())
@@ -113,8 +113,8 @@ def test_bands_show_the_interval_or_the_range_over_seeds():
 
 
 def test_a_method_has_one_look_and_no_other_has_it():
-    looks = {(s.colour, str(s.line), s.marker): name for name, s in plots.COLOURS.items()}
-    twins = {name for name in plots.COLOURS if name not in looks.values()}
+    looks = {(s.color, str(s.line), s.marker): name for name, s in plots.COLORS.items()}
+    twins = {name for name in plots.COLORS if name not in looks.values()}
     assert twins <= {"made", "pg+made"}  # MADE is MADE, with or without policy gradient
     for together in (
         ["greedy", "epsilon-greedy", "hoeffding", "bernstein", "inverse", "made", "made-geometric"],
@@ -122,18 +122,18 @@ def test_a_method_has_one_look_and_no_other_has_it():
         ["none", "rnd", "icm", "ride", "noveld", "amigo", "made"],
         ["rad", "re3", "made", "dreamer"],
     ):
-        assert len({plots.COLOURS[name].colour for name in together}) == len(together)
+        assert len({plots.COLORS[name].color for name in together}) == len(together)
 
 
 def test_variants_are_shades_and_unknown_names_are_stable():
-    sizes = [plots.style_of(f"made/B={b}").colour for b in (100, 1000, 10000, 100000)]
-    brightness = [sum(int(colour[i : i + 2], 16) for i in (1, 3, 5)) for colour in sizes]
+    sizes = [plots.style_of(f"made/B={b}").color for b in (100, 1000, 10000, 100000)]
+    brightness = [sum(int(color[i : i + 2], 16) for i in (1, 3, 5)) for color in sizes]
     assert brightness == sorted(brightness, reverse=True) and len(set(sizes)) == 4
     assert plots.style_of("made/B=100").text == "MADE, B=100"
     unknown = plots.style_of("disagreement")
     assert unknown == plots.style_of("disagreement") and unknown.text == "disagreement"
-    assert unknown.colour not in {style.colour for style in plots.COLOURS.values()}
-    assert plots.style_of("made/").colour.startswith("#") and plots.style_of("").colour.startswith("#")
+    assert unknown.color not in {style.color for style in plots.COLORS.values()}
+    assert plots.style_of("made/").color.startswith("#") and plots.style_of("").color.startswith("#")
 
 
 def test_letters_are_legible(table):
@@ -216,19 +216,19 @@ def pixels_of(png):
     return np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
 
 
-def test_a_picture_of_few_colours_is_not_changed():
+def test_a_picture_of_few_colors_is_not_changed():
     few = np.random.default_rng(0).choice(np.array([[0, 0, 0], [255, 255, 255], [213, 94, 0]], np.uint8), (40, 60))
-    np.testing.assert_array_equal(pixels_of(plots.few_colours(as_png(few))), few)
+    np.testing.assert_array_equal(pixels_of(plots.few_colors(as_png(few))), few)
 
 
-def test_the_commonest_colours_stay_and_the_others_become_near_ones_in_less_room():
+def test_the_commonest_colors_stay_and_the_others_become_near_ones_in_less_room():
     x = np.broadcast_to(np.arange(256, dtype=np.uint8), (128, 256))
     common = np.stack([x // 4 * 4, 255 - x // 4 * 4, x // 64 * 40], -1).astype(np.uint8)  # 64 stripes
     noise = np.random.default_rng(1).integers(0, 40, (16, 256, 3), np.uint8)
     many = np.concatenate([common, noise])
-    less = plots.few_colours(as_png(many))
+    less = plots.few_colors(as_png(many))
     found = pixels_of(less)
-    assert less == plots.few_colours(as_png(many)) and len(less) < len(as_png(many))
+    assert less == plots.few_colors(as_png(many)) and len(less) < len(as_png(many))
     np.testing.assert_array_equal(found[:128], many[:128])
     assert len(np.unique(found.reshape(-1, 3), axis=0)) <= 256
     assert 0 < np.abs(found - many)[128:].mean() < 8

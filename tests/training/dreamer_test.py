@@ -242,7 +242,7 @@ def test_a_film_shows_truth_model_and_difference_side_by_side(tmp_path):
         assert shown.n_frames == 7 and shown.size == (3 * 128, 128)  # type: ignore[attr-defined]
         first = np.asarray(shown.convert("RGB"), float)
     near = [np.abs(first[::16, :128:16] - x[0]).mean() for x in image]
-    assert min(near) < 25 and np.median(near) > 40, "the truth on the left, but for the colours of a GIF"
+    assert min(near) < 25 and np.median(near) > 40, "the truth on the left, but for the colors of a GIF"
     with open(table, encoding="utf-8") as file:
         told = list(csv.DictReader(file))
     assert len(told) == video.WINDOWS and {line["real"] for line in told} == {"2.0"}, "two actions after five pictures"

@@ -57,7 +57,7 @@ def load_sparse(name: str, seed: int, steps: int) -> Any:
 
 
 EPISODE = 1000  # environment steps: dm_control's clock in every task that has one
-COLOURS = 3
+COLORS = 3
 
 
 class Control(eqx.Module):
@@ -97,7 +97,7 @@ class Control(eqx.Module):
     @property
     def frame(self) -> tuple[int, int, int]:
         """The shape of one picture."""
-        return (self.size, self.size, COLOURS)
+        return (self.size, self.size, COLORS)
 
     def first_obs(self, frame: np.ndarray) -> np.ndarray:
         """The observation at the start of an episode: its first frame, repeated. A state is returned as it is."""
@@ -105,11 +105,11 @@ class Control(eqx.Module):
 
     def next_obs(self, obs: np.ndarray, frame: np.ndarray) -> np.ndarray:
         """The observation after one more frame, which replaces the oldest. A state is returned as it is."""
-        return np.concatenate([obs[..., COLOURS:], frame], axis=-1) if self.pixels else frame
+        return np.concatenate([obs[..., COLORS:], frame], axis=-1) if self.pixels else frame
 
     def spec(self, actions: int, numbers: int = 0) -> Spec:
         """What an agent may know: `actions` entries in [-1, 1], and pictures or a state of so many numbers."""
-        shape = (self.size, self.size, COLOURS * self.stack)
+        shape = (self.size, self.size, COLORS * self.stack)
         obs = Space(shape, jnp.dtype("uint8"), None, 0.0, 255.0) if self.pixels else Space((numbers,), jnp.float32)
         return Spec(obs, Space((actions,), jnp.float32, None, -1.0, 1.0), horizon=self.horizon)
 

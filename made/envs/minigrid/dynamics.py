@@ -26,14 +26,14 @@ def _rules() -> tuple[np.ndarray, np.ndarray]:
     cells = np.tile(np.arange(256, dtype=np.uint8), (5, 1))
     hands = np.full((5, 256), _KEPT, np.uint8)
     cells[_PUT, tile_codes.EMPTY], hands[_PUT, tile_codes.EMPTY] = _FROM_HAND, _GIVEN
-    for colour in range(6):
-        door = {state: state + colour for state in (tile_codes.OPEN, tile_codes.CLOSED, tile_codes.LOCKED)}
+    for color in range(6):
+        door = {state: state + color for state in (tile_codes.OPEN, tile_codes.CLOSED, tile_codes.LOCKED)}
         for deed in (_USE, _UNLOCK):
             cells[deed, door[tile_codes.OPEN]] = door[tile_codes.CLOSED]
             cells[deed, door[tile_codes.CLOSED]] = door[tile_codes.OPEN]
-            cells[deed, tile_codes.BOX + colour] = tile_codes.EMPTY
+            cells[deed, tile_codes.BOX + color] = tile_codes.EMPTY
             for inside in range(6):
-                cells[deed, tile_codes.KEYBOX + 8 * inside + colour] = tile_codes.KEY + inside
+                cells[deed, tile_codes.KEYBOX + 8 * inside + color] = tile_codes.KEY + inside
         cells[_UNLOCK, door[tile_codes.LOCKED]] = door[tile_codes.OPEN]
     for code in range(tile_codes.STANDABLE_BELOW, tile_codes.OPAQUE_FROM):
         cells[_TAKE, code], hands[_TAKE, code] = tile_codes.EMPTY, _TAKEN
@@ -106,12 +106,12 @@ def _interact(
     return new, jnp.where(does == _TAKEN, cell, jnp.where(does == _GIVEN, np.uint8(tile_codes.EMPTY), hand))
 
 
-def recolour_balls(state: GridState, key: Key[Array, ""]) -> GridState:
-    """The noisy television of RIDE: every ball, in the grid or in the hand, takes one colour drawn at random."""
-    colour = jax.random.randint(key, (), 0, 6).astype(jnp.uint8)
+def recolor_balls(state: GridState, key: Key[Array, ""]) -> GridState:
+    """The noisy television of RIDE: every ball, in the grid or in the hand, takes one color drawn at random."""
+    color = jax.random.randint(key, (), 0, 6).astype(jnp.uint8)
 
     def tint(code: UInt8[Array, "*n"]) -> UInt8[Array, "*n"]:
-        return jnp.where((code >= tile_codes.BALL) & (code < tile_codes.BALL + 6), tile_codes.BALL + colour, code)
+        return jnp.where((code >= tile_codes.BALL) & (code < tile_codes.BALL + 6), tile_codes.BALL + color, code)
 
     grid = tint(state.grid)
     return state._replace(grid=grid, carrying=tint(state.carrying), hash=grid_hash(grid))

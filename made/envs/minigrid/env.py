@@ -22,8 +22,8 @@ class Grid(Environment):
         full       the whole grid with the agent in it, uint8 [width, height, 3]
         hash       64 bits that tell the full state, uint32 [2]: for counts of visits
 
-    `noisy_tv=True` is RIDE's distraction (MiniGrid-MultiRoomNoisyTV-N7-S4-v0 there): a ball of a random colour lies
-    somewhere in the room the agent starts in, and `drop`, which puts nothing down any more, gives that ball a colour
+    `noisy_tv=True` is RIDE's distraction (MiniGrid-MultiRoomNoisyTV-N7-S4-v0 there): a ball of a random color lies
+    somewhere in the room the agent starts in, and `drop`, which puts nothing down any more, gives that ball a color
     drawn from all six, wherever it is, in the agent's hand too.
     """
 
@@ -82,7 +82,7 @@ class Grid(Environment):
         heard = jnp.where(noise, dynamics.DONE, action) if self.noisy_tv else action
         following, outcome = dynamics.act(state, heard, stride, self.maker.max_steps)
         if self.noisy_tv:
-            tinted = dynamics.recolour_balls(following, key)
+            tinted = dynamics.recolor_balls(following, key)
             following = jax.tree.map(lambda a, b: jnp.where(noise, a, b), tinted, following)
         return following, Step(self.observe(following), *outcome)
 
@@ -100,13 +100,13 @@ class Grid(Environment):
 
 def _with_ball(level: Level, key: Key[Array, ""]) -> Level:
     """The level with a ball on a free cell of the agent's room, or as it was where there is none."""
-    k_place, k_colour = jax.random.split(key)
+    k_place, k_color = jax.random.split(key)
     height, width = level.grid.shape
     agent = (jnp.arange(height)[:, None] == level.y) & (jnp.arange(width) == level.x)
     free = _room(level.grid, agent) & ~agent
     chance = jnp.where(free, jax.random.uniform(k_place, free.shape, minval=0.5), 0.0)
     place = (jnp.arange(free.size) == jnp.argmax(chance)).reshape(free.shape) & free
-    ball = tile_codes.BALL + jax.random.randint(k_colour, (), 0, 6).astype(jnp.uint8)
+    ball = tile_codes.BALL + jax.random.randint(k_color, (), 0, 6).astype(jnp.uint8)
     return level._replace(grid=jnp.where(place, ball, level.grid))
 
 

@@ -44,14 +44,14 @@ class MultiRoom(Maker):
 
 
 def furnish(chain: UInt32[Array, "R n"], words: UInt32[Array, "R+4 n"]) -> Level:
-    """The levels of these chains of rooms: walls, doors of colours that change from one to the next, agent and goal."""
+    """The levels of these chains of rooms: walls, doors of colors that change from one to the next, agent and goal."""
     rooms, n = chain.shape
     left, right, top, bottom = sides(chain)
     wall, along = doors(chain)
     door_x = jnp.where(wall == LEFT, left, jnp.where(wall == RIGHT, right - Word(1), along))
     door_y = jnp.where(wall == UP, top, jnp.where(wall == DOWN, bottom - Word(1), along))
     turns = jnp.concatenate([pick(words[:1], 6), 1 + pick(words[1 : rooms - 1], 5)])
-    shut = CLOSED + jnp.cumsum(turns, axis=0) % 6  # a turn of 1 to 5 never leads back to the same colour
+    shut = CLOSED + jnp.cumsum(turns, axis=0) % 6  # a turn of 1 to 5 never leads back to the same color
 
     def inside(at: int, across: Array, down: Array) -> tuple[Array, Array]:
         """A cell within the walls of one room of the chain."""

@@ -22,12 +22,12 @@ _HELP = (
     "a, d, arrows: turn   w, up: go   p: pick up   l: lay down   t, space: toggle   x: done   r: new level   q: quit"
 )
 _SIGNS = {"goal": "G", "floor": ".", "key": "K", "ball": "O", "box": "B", "closed door": "D", "locked door": "L"}
-_LETTERS = "rgbpyx"  # of the colours; x is grey
+_LETTERS = "rgbpyx"  # of the colors; x is grey
 _AGENTS = (">>", "vv", "<<", "^^")
 
 
 def sign(code: int) -> str:
-    """Two characters for a cell: what it is and its colour, such as `Kr` for a red key and `Ly` for a yellow lock."""
+    """Two characters for a cell: what it is and its color, such as `Kr` for a red key and `Ly` for a yellow lock."""
     kind = tile_codes.KINDS[code // 8]
     if code in (tile_codes.EMPTY, tile_codes.WALL, tile_codes.LAVA):
         return {tile_codes.EMPTY: "  ", tile_codes.WALL: "##", tile_codes.LAVA: "~~"}[code]
@@ -52,7 +52,7 @@ def play(task: str, seed: int = 0, keys: str | None = None) -> int:
 
     `task` is a MiniGrid id, in full or as in KeyCorridorS3R3.
 
-    In a terminal each key acts at once and the map has colours; elsewhere keys are read from the input and the map is
+    In a terminal each key acts at once and the map has colors; elsewhere keys are read from the input and the map is
     plain text.
     """
     from made.envs.minigrid import grid_ids, make_grid
@@ -65,16 +65,16 @@ def play(task: str, seed: int = 0, keys: str | None = None) -> int:
     print(f"{ids[task]}, seed {seed}\n{_HELP}")
     piped = (key for line in sys.stdin for key in line.strip("\n"))
     source = keys if keys is not None else _pressed() if terminal else piped
-    game_loop(grid, jax.random.key(seed), source, colours=terminal)
+    game_loop(grid, jax.random.key(seed), source, colors=terminal)
     return 0
 
 
-def game_loop(grid: Grid, key: jax.Array, keys: Iterable[str], colours: bool = False) -> None:
+def game_loop(grid: Grid, key: jax.Array, keys: Iterable[str], colors: bool = False) -> None:
     """Show a fresh level and then the outcome of each key, until `q` or the last one."""
     reset, step = eqx.filter_jit(grid.reset), eqx.filter_jit(grid.step)
     key, k_level = jax.random.split(key)
     state = jax.device_get(reset(k_level)[0])
-    _show(grid, state, colours)
+    _show(grid, state, colors)
     for pressed in keys:
         if pressed == "q":
             return
@@ -84,25 +84,25 @@ def game_loop(grid: Grid, key: jax.Array, keys: Iterable[str], colours: bool = F
         key, k_next = jax.random.split(key)
         if pressed != "r":
             state, seen = jax.device_get(step(state, jnp.int32(KEYS[pressed]), k_next))
-            _show(grid, state, colours, ACTIONS[KEYS[pressed]])
+            _show(grid, state, colors, ACTIONS[KEYS[pressed]])
             if not (seen.terminated or seen.truncated):
                 continue
             how = "Won" if seen.reward > 0 else "Lost in the lava" if seen.terminated else "Out of time"
             print(f"{how} after {int(state.steps)} steps: return {float(seen.reward):.3f}.")
         key, k_level = jax.random.split(key)
         state = jax.device_get(reset(k_level)[0])
-        _show(grid, state, colours, "a new level")
+        _show(grid, state, colors, "a new level")
 
 
-def _show(grid: Grid, state: GridState, colours: bool, word: str = "") -> None:
+def _show(grid: Grid, state: GridState, colors: bool, word: str = "") -> None:
     hand = tile_codes.name(int(state.carrying)) if state.carrying else "nothing"
     target = int(state.target)
     aim = "reach the goal" if target == tile_codes.NO_TARGET else f"pick up the {tile_codes.name(target)}"
     line = f"step {int(state.steps)} of {grid.maker.max_steps}; in hand: {hand.split(' with')[0]}; {aim}"
-    if not colours:
+    if not colors:
         print(f"\n{f'[{word}] ' if word else ''}{line}\n{board(grid, state)}")
         return
-    print("\033[2J\033[H" + _coloured(grid, state) + f"\n\n{line}   {f'({word})' if word else ''}\n{_HELP}", flush=True)
+    print("\033[2J\033[H" + _colored(grid, state) + f"\n\n{line}   {f'({word})' if word else ''}\n{_HELP}", flush=True)
 
 
 @cache
@@ -112,7 +112,7 @@ def _paint(code: int, lit: bool) -> str:
     return f"\033[38;2;{red};{green};{blue};48;2;{ground}m"
 
 
-def _coloured(grid: Grid, state: GridState) -> str:
+def _colored(grid: Grid, state: GridState) -> str:
     cells = np.asarray(tile_codes.unpack(state.grid, grid.maker.height, grid.maker.width))
     lit = render.seen_cells(grid, state)
     lines = []

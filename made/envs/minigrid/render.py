@@ -29,19 +29,19 @@ class _Canvas:
         self.paint = np.zeros((pixels, pixels, 3), np.uint8)
         self.y, self.x = (np.mgrid[:pixels, :pixels] + 0.5) / pixels
 
-    def rectangle(self, left: Number, right: Number, top: Number, bottom: Number, colour: Sequence[Number]) -> None:
-        self.paint[(self.x >= left) & (self.x <= right) & (self.y >= top) & (self.y <= bottom)] = colour
+    def rectangle(self, left: Number, right: Number, top: Number, bottom: Number, color: Sequence[Number]) -> None:
+        self.paint[(self.x >= left) & (self.x <= right) & (self.y >= top) & (self.y <= bottom)] = color
 
-    def circle(self, x: float, y: float, radius: float, colour: Sequence[Number]) -> None:
-        self.paint[(self.x - x) * (self.x - x) + (self.y - y) * (self.y - y) <= radius * radius] = colour
+    def circle(self, x: float, y: float, radius: float, color: Sequence[Number]) -> None:
+        self.paint[(self.x - x) * (self.x - x) + (self.y - y) * (self.y - y) <= radius * radius] = color
 
-    def line(self, x0: float, y0: float, x1: float, y1: float, radius: float, colour: Sequence[Number]) -> None:
+    def line(self, x0: float, y0: float, x1: float, y1: float, radius: float, color: Sequence[Number]) -> None:
         start, end = np.array([x0, y0], np.float32), np.array([x1, y1], np.float32)
         length = np.linalg.norm(end - start)
         along = (end - start) / length
         points = np.stack([self.x, self.y], -1)
         nearest = start + np.clip((points - start) @ along, 0, length)[..., None] * along
-        self.paint[np.linalg.norm(points - nearest, axis=-1) <= radius] = colour
+        self.paint[np.linalg.norm(points - nearest, axis=-1) <= radius] = color
 
     def agent(self, direction: int) -> None:
         """The red triangle."""
@@ -56,25 +56,25 @@ class _Canvas:
         self.paint[(u >= 0) & (v >= 0) & (u + v < 1)] = _RGB[tile_codes.RED]
 
 
-def _door(canvas: _Canvas, kind: int, colour: tuple[int, ...]) -> None:
+def _door(canvas: _Canvas, kind: int, color: tuple[int, ...]) -> None:
     if kind == tile_codes.OPEN:
-        canvas.rectangle(0.88, 1.00, 0.00, 1.00, colour)
+        canvas.rectangle(0.88, 1.00, 0.00, 1.00, color)
         canvas.rectangle(0.92, 0.96, 0.04, 0.96, _BLACK)
     elif kind == tile_codes.LOCKED:
-        canvas.rectangle(0.00, 1.00, 0.00, 1.00, colour)
-        canvas.rectangle(0.06, 0.94, 0.06, 0.94, [0.45 * part for part in colour])
-        canvas.rectangle(0.52, 0.75, 0.50, 0.56, colour)
+        canvas.rectangle(0.00, 1.00, 0.00, 1.00, color)
+        canvas.rectangle(0.06, 0.94, 0.06, 0.94, [0.45 * part for part in color])
+        canvas.rectangle(0.52, 0.75, 0.50, 0.56, color)
     else:
-        for margin, paint in ((0.00, colour), (0.04, _BLACK), (0.08, colour), (0.12, _BLACK)):
+        for margin, paint in ((0.00, color), (0.04, _BLACK), (0.08, color), (0.12, _BLACK)):
             canvas.rectangle(margin, 1 - margin, margin, 1 - margin, paint)
-        canvas.circle(0.75, 0.50, 0.08, colour)
+        canvas.circle(0.75, 0.50, 0.08, color)
 
 
-def _key(canvas: _Canvas, colour: tuple[int, ...]) -> None:
-    canvas.rectangle(0.50, 0.63, 0.31, 0.88, colour)
-    canvas.rectangle(0.38, 0.50, 0.59, 0.66, colour)
-    canvas.rectangle(0.38, 0.50, 0.81, 0.88, colour)
-    canvas.circle(0.56, 0.28, 0.190, colour)
+def _key(canvas: _Canvas, color: tuple[int, ...]) -> None:
+    canvas.rectangle(0.50, 0.63, 0.31, 0.88, color)
+    canvas.rectangle(0.38, 0.50, 0.59, 0.66, color)
+    canvas.rectangle(0.38, 0.50, 0.81, 0.88, color)
+    canvas.circle(0.56, 0.28, 0.190, color)
     canvas.circle(0.56, 0.28, 0.064, _BLACK)
 
 
@@ -87,21 +87,21 @@ def _lava(canvas: _Canvas) -> None:
 
 
 def _thing(canvas: _Canvas, code: int) -> None:
-    kind, colour = code - code % 8, _RGB[code % 8]
+    kind, color = code - code % 8, _RGB[code % 8]
     if kind in (tile_codes.OPEN, tile_codes.CLOSED, tile_codes.LOCKED):
-        _door(canvas, kind, colour)
+        _door(canvas, kind, color)
     elif kind == tile_codes.KEY:
-        _key(canvas, colour)
+        _key(canvas, color)
     elif kind == tile_codes.BALL:
-        canvas.circle(0.5, 0.5, 0.31, colour)
+        canvas.circle(0.5, 0.5, 0.31, color)
     elif tile_codes.BOX <= kind < tile_codes.CLOSED:
-        canvas.rectangle(0.12, 0.88, 0.12, 0.88, colour)
+        canvas.rectangle(0.12, 0.88, 0.12, 0.88, color)
         canvas.rectangle(0.18, 0.82, 0.18, 0.82, _BLACK)
-        canvas.rectangle(0.16, 0.84, 0.47, 0.53, colour)
+        canvas.rectangle(0.16, 0.84, 0.47, 0.53, color)
     elif kind == tile_codes.FLOOR:
-        canvas.rectangle(0.031, 1, 0.031, 1, [part / 2 for part in colour])
+        canvas.rectangle(0.031, 1, 0.031, 1, [part / 2 for part in color])
     elif code in (tile_codes.WALL, tile_codes.GOAL):
-        canvas.rectangle(0, 1, 0, 1, colour)
+        canvas.rectangle(0, 1, 0, 1, color)
     elif code == tile_codes.LAVA:
         _lava(canvas)
 

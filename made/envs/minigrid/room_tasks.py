@@ -152,11 +152,11 @@ class KeyCorridor(WordMaker):
         doors, turns, tints, words = jnp.split(words, np.cumsum([n_passages] * 3))
         cells = grid.doors(doors)
 
-        row, colour, target = pick(words[0], self.rows), pick(words[1], 6), BALL + pick(words[2], 6)
+        row, color, target = pick(words[0], self.rows), pick(words[1], 6), BALL + pick(words[2], 6)
         entrance = [grid.passage(1, j, RIGHT) for j in range(self.rows)]
-        things: Things = (rooms.door(jnp.stack([cells[p] for p in entrance])[row], colour, locked=True),)
+        things: Things = (rooms.door(jnp.stack([cells[p] for p in entrance])[row], color, locked=True),)
         things = rooms.place_in_room(grid, things, 2, row, target, words[3])
-        things = rooms.place_in_room(grid, things, 0, pick(words[4], self.rows), KEY + colour, words[5])
+        things = rooms.place_in_room(grid, things, 0, pick(words[4], self.rows), KEY + color, words[5])
         agent = rooms.place_agent(walls, grid, things, 1, self.rows // 2, words[6])
 
         order = [self._turn(passage, row, turn) for passage, turn in zip(grid.passages, turns, strict=True)]
@@ -185,8 +185,8 @@ SIDES = ((2, 1), (1, 2), (0, 1), (1, 0))  # the rooms right of, below, left of a
 CORNERS = ((2, 0), (2, 2), (0, 2), (0, 0))
 
 
-def _key(colour: Array, hidden: bool) -> Array:
-    return (KEYBOX + 8 * colour + tile_codes.GREY) if hidden else KEY + colour
+def _key(color: Array, hidden: bool) -> Array:
+    return (KEYBOX + 8 * color + tile_codes.GREY) if hidden else KEY + color
 
 
 def _before(door: Array, side: int, width: int) -> Array:
@@ -207,11 +207,11 @@ class TwoRooms(WordMaker):
 
     def level(self, words: UInt32[Array, "5"]) -> Level:
         grid = RoomGrid(ROOM_SIZE, 1, 2)
-        (cell,), colour = grid.doors(words[:1]), pick(words[1], 6)
-        things: Things = (rooms.door(cell, colour, locked=True),)
+        (cell,), color = grid.doors(words[:1]), pick(words[1], 6)
+        things: Things = (rooms.door(cell, color, locked=True),)
         if self.blocked:
             things = rooms.put(things, _before(cell, RIGHT, grid.width), BLOCKER)
-        things = rooms.place_in_room(grid, things, 0, 0, _key(colour, self.hidden), words[2])
+        things = rooms.place_in_room(grid, things, 0, 0, _key(color, self.hidden), words[2])
         things = rooms.place_in_room(grid, things, 1, 0, TARGET, words[3])
         agent = rooms.place_agent(grid.walls(), grid, things, 0, 0, words[4])
         return rooms.draw(grid.walls(), things, agent, TARGET)
@@ -259,11 +259,11 @@ class Maze(WordMaker):
 
     def level(self, words: UInt32[Array, " w"]) -> Level:
         grid = RoomGrid(ROOM_SIZE, 3, 3)
-        cells, colours = grid.doors(words[:12]), rooms.shuffle(words[12:17])
+        cells, colors = grid.doors(words[:12]), rooms.shuffle(words[12:17])
         things: Things = ()
         for side in range(self.quarters):
-            things += (rooms.door(cells[grid.passage(1, 1, side)], colours[side]),)
-            things += self._quarter(grid, side, cells, colours, words[17 + 2 * side : 19 + 2 * side])
+            things += (rooms.door(cells[grid.passage(1, 1, side)], colors[side]),)
+            things += self._quarter(grid, side, cells, colors, words[17 + 2 * side : 19 + 2 * side])
 
         corner = pick(words[25], self.quarters)
         i, j = (sum((corner == at) * room[axis] for at, room in enumerate(CORNERS)) for axis in (0, 1))
@@ -272,7 +272,7 @@ class Maze(WordMaker):
         return rooms.draw(grid.walls(), things, agent, TARGET)
 
     def _quarter(
-        self, grid: RoomGrid, side: int, cells: list[Array], colours: list[Array], words: UInt32[Array, "2"]
+        self, grid: RoomGrid, side: int, cells: list[Array], colors: list[Array], words: UInt32[Array, "2"]
     ) -> Things:
         """The locked doors of one quarter, the balls before them, and their keys."""
         i, j = SIDES[side]
@@ -282,10 +282,10 @@ class Maze(WordMaker):
             way = (side + turn) % 4
             cell = cells[grid.passage(i, j, way)]
             ball = rooms.put(things, _before(cell, way, grid.width), BLOCKER) if self.blocked else things
-            return rooms.door(cell, colours[(side + turn) % 6], locked=True), ball
+            return rooms.door(cell, colors[(side + turn) % 6], locked=True), ball
 
         def hide(things: Things, turn: int, word: Array) -> Things:
-            return rooms.place_in_room(grid, things, i, j, _key(colours[(side + turn) % 6], self.hidden), word)
+            return rooms.place_in_room(grid, things, i, j, _key(colors[(side + turn) % 6], self.hidden), word)
 
         for turn, word in zip((-1, 1), words, strict=True):
             door, things = lock(things, turn)

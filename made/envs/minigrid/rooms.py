@@ -170,9 +170,9 @@ def put(things: Things, cell: Number, code: Number) -> Things:
     return (*((jnp.where(other == cell, NOWHERE, other), what) for other, what in things), (cell, code))
 
 
-def door(cell: Number, colour: Number, locked: bool = False, there: Number = True) -> tuple[Number, Number]:
+def door(cell: Number, color: Number, locked: bool = False, there: Number = True) -> tuple[Number, Number]:
     """A shut door as a thing, or nothing where `there` is false."""
-    return jnp.where(there, cell, NOWHERE), (LOCKED if locked else CLOSED) + colour
+    return jnp.where(there, cell, NOWHERE), (LOCKED if locked else CLOSED) + color
 
 
 def place_agent(

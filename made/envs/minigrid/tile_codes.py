@@ -1,16 +1,16 @@
 """What a grid is made of: one byte a cell, the tables that explain it, and the types that levels and states have.
 
-A code is `8 * kind + colour`. The kinds are numbered so that what the dynamics ask of a cell is a comparison:
+A code is `8 * kind + color`. The kinds are numbered so that what the dynamics ask of a cell is a comparison:
 
     kind   0      1     2     3      4          5    6     7    8 .. 13           14           15           16
     what   empty  goal  lava  floor  open door  key  ball  box  box with a key    closed door  locked door  wall
            `----- the agent may stand on it --'  `--- it can be picked up ---'    `-- nothing is seen through it --'
 
-A box with a key has one kind for each colour of the key inside. Code 0 is the empty cell.
+A box with a key has one kind for each color of the key inside. Code 0 is the empty cell.
 
 A `Level` holds its grid as rows and columns. A `GridState` holds it packed: one flat array, each row followed by a
 margin of walls and the whole framed by some more, so that every 7x7 view is seven plain slices and reads walls beyond
-the edge, as the package does. Flat because compilers vectorise one long axis and not two short ones.
+the edge, as the package does. Flat because compilers vectorize one long axis and not two short ones.
 """
 
 import abc
@@ -21,19 +21,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key, UInt8, UInt32
 
-COLOURS = ("red", "green", "blue", "purple", "yellow", "grey")  # in the order of MiniGrid's colour indices
+COLORS = ("red", "green", "blue", "purple", "yellow", "grey")  # in the order of MiniGrid's color indices
 RED, GREEN, BLUE, PURPLE, YELLOW, GREY = range(6)
 RIGHT, DOWN, LEFT, UP = range(4)
 
 EMPTY = 0
 GOAL = 8 * 1 + GREEN
 LAVA = 8 * 2 + RED
-FLOOR = 8 * 3  # + colour, as every name below that is not a whole code
+FLOOR = 8 * 3  # + color, as every name below that is not a whole code
 OPEN = 8 * 4
 KEY = 8 * 5
 BALL = 8 * 6
 BOX = 8 * 7
-KEYBOX = 8 * 8  # + 8 * the key's colour + the box's colour
+KEYBOX = 8 * 8  # + 8 * the key's color + the box's color
 CLOSED = 8 * 14
 LOCKED = 8 * 15
 WALL = 8 * 16 + GREY
@@ -44,14 +44,14 @@ OPAQUE_FROM = CLOSED  # code >= this: nothing is seen through it, and nothing pi
 
 KINDS = (
     *("empty", "goal", "lava", "floor", "open door", "key", "ball", "box"),
-    *(f"box with a {colour} key" for colour in COLOURS),
+    *(f"box with a {color} key" for color in COLORS),
     *("closed door", "locked door", "wall"),
 )
 _TYPES = (1, 8, 9, 3, 4, 5, 6, 7, 7, 7, 7, 7, 7, 7, 4, 4, 2)  # MiniGrid's object index of each kind
-_ONLY = {0: RED, 1: GREEN, 2: RED, 16: GREY}  # the colour of a kind that comes in one only
+_ONLY = {0: RED, 1: GREEN, 2: RED, 16: GREY}  # the color of a kind that comes in one only
 
 
-_CODES = [8 * kind + colour for kind in range(len(KINDS)) for colour in range(6) if _ONLY.get(kind, colour) == colour]
+_CODES = [8 * kind + color for kind in range(len(KINDS)) for color in range(6) if _ONLY.get(kind, color) == color]
 KNOWN = np.isin(np.arange(256), _CODES)  # which bytes are the code of something
 
 
@@ -63,7 +63,7 @@ def _encoding() -> np.ndarray:
     return table
 
 
-ENCODING = _encoding()  # [256, 3] MiniGrid's (object, colour, state) of each code; zeros for the others
+ENCODING = _encoding()  # [256, 3] MiniGrid's (object, color, state) of each code; zeros for the others
 
 
 def name(code: int) -> str:
@@ -75,7 +75,7 @@ def name(code: int) -> str:
     if not 0 <= code < 256 or not KNOWN[code]:
         return f"nothing ({code} is no code)"
     kind = code // 8
-    return KINDS[kind] if kind in _ONLY else f"{COLOURS[code % 8]} {KINDS[kind]}"
+    return KINDS[kind] if kind in _ONLY else f"{COLORS[code % 8]} {KINDS[kind]}"
 
 
 class Level(NamedTuple):

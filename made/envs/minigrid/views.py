@@ -23,8 +23,8 @@ _AT_AGENT = (_COLUMN == VIEW // 2) & (_ROW == VIEW - 1)
 def _shadow(light: np.ndarray, clear: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(cells of this row that are seen, light that falls on the next row), as the package's `process_vis`.
 
-    A sweep to the right, then one to the left: a lit clear cell lights its neighbour, and in the next row the cell
-    ahead of it and the one ahead of that neighbour.
+    A sweep to the right, then one to the left: a lit clear cell lights its neighbor, and in the next row the cell
+    ahead of it and the one ahead of that neighbor.
     """
     ahead = np.zeros_like(light)
     for here, way in [(i, 1) for i in range(VIEW - 1)] + [(i, -1) for i in range(VIEW - 1, 0, -1)]:
@@ -70,7 +70,7 @@ def lit(codes: UInt8[Array, "7 7"]) -> Bool[Array, "7 7"]:
 
 
 def image(state: GridState, stride: int, see_through: bool = False) -> UInt8[Array, "7 7 3"]:
-    """The package's `obs["image"]`: (object, colour, state) of each cell in view, [column][row].
+    """The package's `obs["image"]`: (object, color, state) of each cell in view, [column][row].
 
     Zeros where nothing is seen; the agent's own cell shows what it carries.
     """

@@ -148,7 +148,7 @@ def draw(table: Table) -> list[PaperFigure]:
                 steps, curves = table.curves(f"{setting}/{method}", "share")
                 look = plots.style_of(method)
                 behind = {"linewidth": 0.7, "zorder": 1} if method == "pg+made" else {"linewidth": 1.3}  # it may bounce
-                ax.plot(steps, curves[0], color=look.colour, linestyle=look.line, label=look.text, **behind)
+                ax.plot(steps, curves[0], color=look.color, linestyle=look.line, label=look.text, **behind)
             plots.log_axis(ax)
             left = f"{row.tags['parameterisation']}\n{row.tags['start']} start" if setting is line[0] else ""
             plots.title(

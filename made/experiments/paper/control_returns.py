@@ -75,7 +75,7 @@ def curve(ax, table: Table, label: str, look: str | plots.Style) -> None:
     middle = np.asarray(plots.interval_band(ax, at, curves, look).estimate)
     if shared.is_partial(table, label):
         circle = {"marker": "o", "markersize": 4, "markerfacecolor": "none", "clip_on": False}
-        ax.plot(at[-1:], middle[-1:], color=look.colour, **circle)
+        ax.plot(at[-1:], middle[-1:], color=look.color, **circle)
         ax.update_datalim([(table.runs(label)[0]["begun"]["of"], 0.0)])
 
 

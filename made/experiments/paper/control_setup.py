@@ -220,5 +220,5 @@ def from_pixels(table: Table) -> bool:
 
 
 def look(method: str) -> str:
-    """The name under which `made.experiments.plots` has a method's colour; tuned ones, in a figure of their own, the same."""
+    """The name under which `made.experiments.plots` has a method's color; tuned ones, in a figure of their own, the same."""
     return LOOKS.get(method, method)

@@ -273,8 +273,8 @@ def curiosity_fails(table: Table) -> Verdict:
         return judged(Verdict(None, effects), lack)
     if any(ends[m].low > FAILED for m in ("rnd", "icm")):
         return judged(Verdict(False, effects), lack)
-    learnt = max(ends[m].low for m in MADES if m in ends) > FAILED or shared.budget(table, task) >= shared.PAPER_STEPS
-    holds = learnt and all(ends[m].high < FAILED for m in ("rnd", "icm"))
+    learned = max(ends[m].low for m in MADES if m in ends) > FAILED or shared.budget(table, task) >= shared.PAPER_STEPS
+    holds = learned and all(ends[m].high < FAILED for m in ("rnd", "icm"))
     return judged(Verdict(True if holds else None, effects), lack)
 
 

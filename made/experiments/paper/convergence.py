@@ -147,7 +147,7 @@ def draw(table: Table) -> list[PaperFigure]:
                 steps, curves = table.curves(one, metric)
                 shown = np.maximum(curves, 1e-9)
                 plots.interval_band(axes[row, column], steps, shown, look, rng=types.rng(), label=text)
-            axes[0, column].plot(steps, bounds(table, one), color=look.colour, linestyle=":", linewidth=0.9)
+            axes[0, column].plot(steps, bounds(table, one), color=look.color, linestyle=":", linewidth=0.9)
         for row in (0, 1):
             plots.log_axis(axes[row, column], "y")
         plots.title(axes[0, column], title, y="gap of L" if column == 0 else "")

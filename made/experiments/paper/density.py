@@ -30,7 +30,7 @@ ESTIMATORS = {
     "factorised": "product of marginals",
     "hashed": "hashed counts",
 }
-LOOKS = {"released": "noveld", "vae": "made", "factorised": "re3", "hashed": "none"}  # whose colour each one borrows
+LOOKS = {"released": "noveld", "vae": "made", "factorised": "re3", "hashed": "none"}  # whose color each one borrows
 TASKS = {
     "Empty": "MiniGrid-Empty-Random-6x6-v0",
     "DoorKey": "MiniGrid-DoorKey-6x6-v0",
@@ -279,8 +279,8 @@ def _carried(ax, table: Table, task: str) -> None:
     for name in ("released", "vae"):
         look = plots.style_of(LOOKS[name])
         steps, values = table.curves(task, f"kl_{name}")
-        ax.plot(steps, np.maximum(values.mean(0), 1e-6), color=look.colour, linestyle=look.line, marker=look.marker)
-    ax.axhline(ACTIVE * latents, color=plots.style_of(LOOKS["released"]).colour, linestyle=":", linewidth=0.8)
+        ax.plot(steps, np.maximum(values.mean(0), 1e-6), color=look.color, linestyle=look.line, marker=look.marker)
+    ax.axhline(ACTIVE * latents, color=plots.style_of(LOOKS["released"]).color, linestyle=":", linewidth=0.8)
     plots.log_axis(ax, "y")
     plots.title(ax, "what the latents carry", x="iterations", y="nats")
 
@@ -288,7 +288,7 @@ def _carried(ax, table: Table, task: str) -> None:
 def _scatter(ax, table: Table, task: str, name: str) -> None:
     count, first, log_d = (table.arrays(task, one)[1][0, -1] for one in ("count", "first", f"log_{name}"))
     look = plots.style_of(LOOKS[name])
-    ax.plot(count[first > 0], -0.5 * log_d[first > 0], ".", color=look.colour, alpha=0.6, markeredgewidth=0)
+    ax.plot(count[first > 0], -0.5 * log_d[first > 0], ".", color=look.color, alpha=0.6, markeredgewidth=0)
     plots.log_axis(ax)
     plots.title(ax, ESTIMATORS[name], x="occurrences in the window", y="log factor")
 

@@ -36,7 +36,7 @@ STRONG = ("cheetah_run_sparse", "hopper_hop", "pendulum_swingup")  # where the t
 GAPS = {"re3": 100.0, "none": 250.0}  # how far MADE is above them on Hopper, as printed
 _MODEL_AXES = ("paid", "imagined")
 ROW, BELOW = 1.5, 0.9  # inches: a method, and what the words under the figure take
-RE3_ROOM = 2500  # until the batch is known, which is what its neighbours are
+RE3_ROOM = 2500  # until the batch is known, which is what its neighbors are
 
 
 class Budget(NamedTuple):
@@ -102,7 +102,7 @@ def run_of(task: str, method: str, scale: Scale, budget: Budget) -> DreamerConfi
 
 
 def nearer(bonus: Any, steps: int) -> Any:
-    """RE3 with a neighbour that is as near in a smaller batch: the same share of all steps lies within."""
+    """RE3 with a neighbor that is as near in a smaller batch: the same share of all steps lies within."""
     near = lambda x: dataclasses.replace(x, k=max(1, round(x.k * steps / RE3_ROOM))) if isinstance(x, RE3) else x  # noqa: E731
     return jax.tree.map(near, bonus, is_leaf=lambda x: isinstance(x, RE3))
 

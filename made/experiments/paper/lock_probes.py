@@ -91,15 +91,13 @@ def draw_values(table: Table) -> list[PaperFigure]:
 
     lock = _lock(table, DRIVERS[0])
     fig, axes = plots.figure(len(DRIVERS), len(SHOWN), height=1.7, sharex=True, sharey=True)
-    colours = [colormaps["viridis"](0.9 - 0.85 * i / max(lock.H - 1, 1)) for i in range(lock.H)]
+    colors = [colormaps["viridis"](0.9 - 0.85 * i / max(lock.H - 1, 1)) for i in range(lock.H)]
     for row, driver in enumerate(DRIVERS):
         for column, name in enumerate(SHOWN):
             ax = axes[row, column]
             steps, values = table.arrays(driver, f"bonus_{name}")
             for h in range(lock.H):
-                ax.plot(
-                    steps, np.median(values[:, :, int(lock.good(0, h)), 1], axis=0), color=colours[h], linewidth=0.9
-                )
+                ax.plot(steps, np.median(values[:, :, int(lock.good(0, h)), 1], axis=0), color=colors[h], linewidth=0.9)
             ax.set_yscale("log")
             top = plots.style_of(name).text if row == 0 else ""
             left = f"paid by {plots.style_of(driver).text}" if column == 0 else ""

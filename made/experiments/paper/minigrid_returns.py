@@ -298,7 +298,7 @@ def draw_sample_size(table: Table) -> list[PaperFigure]:
         for i, (method, x) in enumerate(ratios.items()):
             look, fails = plots.style_of(method), not np.isfinite(x)
             shape = {"hatch": "//" if fails else "", "alpha": 0.35 if fails else 1}
-            ax.bar(i, top if fails else x, color=look.colour, label=look.text, **shape)
+            ax.bar(i, top if fails else x, color=look.color, label=look.text, **shape)
             ax.text(i, top if fails else x, "\u221e" if fails else f"{x:.1f}", ha="center", va="bottom", fontsize=6)
         ax.set_xticks([])
         ax.axhline(1, color="#888888", linewidth=0.6)

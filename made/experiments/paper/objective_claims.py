@@ -180,7 +180,7 @@ def draw(table: Table) -> list[PaperFigure]:
               "slope / printed bound": ("printed_gradient_share", "v--")}  # fmt: skip
     for (text, (metric, mark)), look in zip(shares.items(), ("hoeffding", "bernstein", "made", "inverse"), strict=True):
         top = [table.curves(one, metric)[1].max() for one in table.labels()]
-        ax.plot(lams, top, mark, label=text, color=plots.style_of(look).colour)
+        ax.plot(lams, top, mark, label=text, color=plots.style_of(look).color)
     ax.axhline(1, color="black", linestyle=":", linewidth=0.8)
     for which in "xy":
         plots.log_axis(ax, which)

@@ -88,7 +88,7 @@ def _panel(ax, lines: dict[tuple[str, bool], list[tuple[float, tuple[np.ndarray,
     """By (method, whether it stands out): a line through the means over seeds and a mark a seed, a cross if it failed."""
     for i, ((method, main), entries) in enumerate(sorted(lines.items())):
         look, shift = plots.style_of(method), 1 + 0.008 * (i - len(lines) / 2)
-        drawn = {"color": look.colour, "alpha": 1.0 if main else 0.3}
+        drawn = {"color": look.color, "alpha": 1.0 if main else 0.3}
         entries = sorted(entries, key=lambda entry: entry[0])
         label = {"label": look.text} if main else {}
         means = [y.mean() for _, (y, _) in entries]

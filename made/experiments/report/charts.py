@@ -56,7 +56,7 @@ def line(
     look = plots.style_of(method)
     middle, low, high = (_rounded(np.asarray(x)) for x in interval(values, "iqm", np.random.default_rng(0))[:3])
     dash = "" if look.line == "-" else " ".join(f"{x:g}" for x in look.line[1])
-    about = {"text": text or look.text, "color": look.colour, "dash": dash, "shown": shown, "seeds": len(values)}
+    about = {"text": text or look.text, "color": look.color, "dash": dash, "shown": shown, "seeds": len(values)}
     axes = {"frames": [int(x) for x in frames], "seconds": _rounded(seconds)}
     return {**about, **axes, "middle": middle, "low": low, "high": high}
 

@@ -146,7 +146,7 @@ class ControlLearner:
     ) -> tuple[tuple[ReplayLearnerState, ...], dict[str, Any], np.ndarray]:
         """The states at the end of a log interval, its metrics [L], and where something was not finite [L]."""
         states = [jax.tree.unflatten(self.tree, self._stored(i, one, all_steps=True)) for i, one in enumerate(learners)]
-        if sums[0] is None:  # nothing was learnt yet
+        if sums[0] is None:  # nothing was learned yet
             return tuple(states), {}, np.full(len(self.seeds), compiled_envs.NO_FAILURE)
         rows = [self._row(one, added, np.int32(t)) for one, added in zip(states, sums, strict=True)]
         scalars, bad = jax.tree.map(lambda *x: np.stack(x).reshape(len(self.seeds)), *map(tuple, rows))

@@ -3,7 +3,7 @@
     action t:   receive step t - 1  ->  act  ->  send action t  ->  learn from step t - 1
 
 The update overlaps physics and rendering, and the order of events is the same whatever the timing: the agent that acts
-at step t has learnt from the steps up to t - 2. The last step, which is not learnt from yet, belongs to the state, as
+at step t has learned from the steps up to t - 2. The last step, which is not learned from yet, belongs to the state, as
 do the replay and the environments, so a run resumes from a checkpoint to the bit.
 
 Launching the kernels of an update takes the host as long as a GPU takes to run them: 2.4 and 2.5 ms without a bonus on
@@ -42,7 +42,7 @@ class ControlState(NamedTuple):
 
     learners: tuple[ReplayLearnerState, ...]  # one of all seeds, leaves [L, ...], or one a seed
     workers: Arrays
-    came: Transition  # [L, ...] the last step, not learnt from yet; images are single frames
+    came: Transition  # [L, ...] the last step, not learned from yet; images are single frames
     age: Int64[np.ndarray, " L"]  # actions in the episode so far
     k: Int64[np.ndarray, ""]  # actions so far
     carries: tuple[PyTree, ...] = ()  # recurrent states, divided as `learners` are

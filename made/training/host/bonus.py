@@ -243,7 +243,7 @@ class HostRollout:
         return _join([self._step(agent_state, explore) for _ in range(length)])
 
     def play(self, agent_state: PyTree, seed: int, *, explore: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """(returns, lengths) of one whole episode in each environment, begun from that seed; nothing is learnt."""
+        """(returns, lengths) of one whole episode in each environment, begun from that seed; nothing is learned."""
         self.begin(seed)
         returns, lengths, over = np.zeros(self.env.n_envs), np.zeros(self.env.n_envs, int), np.zeros_like(self.ended)
         while not over.all():

@@ -11,7 +11,7 @@ from made.envs.minigrid import play, render, tile_codes
 from made.envs.minigrid.env import Grid
 
 
-def test_signs_tell_things_and_colours():
+def test_signs_tell_things_and_colors():
     assert [play.sign(c) for c in (tile_codes.WALL, tile_codes.EMPTY, tile_codes.LAVA, tile_codes.GOAL)] == [
         "##",
         "  ",
@@ -61,10 +61,10 @@ def test_an_unknown_task_is_refused_with_the_nearest():
         play.play("MiniGrid-Empty-5x5", 0, keys="")
 
 
-def test_the_coloured_map_has_the_same_signs(grid):
+def test_the_colored_map_has_the_same_signs(grid):
     state = jax.device_get(grid.reset(jax.random.key(0))[0])
-    coloured = play._coloured(grid, state)
-    bare = "".join(part.partition("m")[2] for part in coloured.replace("\n", "\033[0m\n").split("\033["))
+    colored = play._colored(grid, state)
+    bare = "".join(part.partition("m")[2] for part in colored.replace("\n", "\033[0m\n").split("\033["))
     assert bare == play.board(grid, state)
     walkable = np.asarray(tile_codes.unpack(state.grid, 5, 6)) != tile_codes.WALL
-    assert coloured.count("48;2;76;76;76") == (render.seen_cells(grid, state) & walkable).sum() == 9
+    assert colored.count("48;2;76;76;76") == (render.seen_cells(grid, state) & walkable).sum() == 9

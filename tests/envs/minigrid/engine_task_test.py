@@ -66,7 +66,7 @@ def balls(state) -> np.ndarray:
     return (np.asarray(state.grid) // 8 == tile_codes.BALL // 8).sum(1)
 
 
-def test_the_ball_lies_anywhere_in_the_agents_room_in_any_colour(noisy):
+def test_the_ball_lies_anywhere_in_the_agents_room_in_any_color(noisy):
     _, reset, _ = noisy
     cells = np.asarray(tile_codes.unpack(reset(jax.random.key(0)).grid, 5, 9))
     n, y, x = np.nonzero(cells // 8 == tile_codes.BALL // 8)
@@ -77,7 +77,7 @@ def test_the_ball_lies_anywhere_in_the_agents_room_in_any_colour(noisy):
     assert np.bincount(cells[n, y, x] % 8, minlength=6).min() > 60  # 100 are expected
 
 
-def test_drop_recolours_the_ball_and_puts_nothing_down(noisy):
+def test_drop_recolors_the_ball_and_puts_nothing_down(noisy):
     _, reset, step = noisy
     states, keys = reset(jax.random.key(1)), jax.random.split(jax.random.key(2), 600)
     held = states._replace(carrying=jnp.full(600, tile_codes.KEY + tile_codes.RED, jnp.uint8))
@@ -91,14 +91,14 @@ def test_drop_recolours_the_ball_and_puts_nothing_down(noisy):
     assert np.array_equal(after.hash, jax.vmap(dynamics.grid_hash)(after.grid))
 
 
-def test_a_carried_ball_is_recoloured_too(noisy):
+def test_a_carried_ball_is_recolored_too(noisy):
     _, reset, step = noisy
     states, keys = reset(jax.random.key(3)), jax.random.split(jax.random.key(4), 600)
     empty = jnp.where(states.grid // 8 == tile_codes.BALL // 8, jnp.uint8(tile_codes.EMPTY), states.grid)
     held = states._replace(grid=empty, carrying=jnp.full(600, tile_codes.BALL + tile_codes.RED, jnp.uint8))
     after, _ = step(held, jnp.full(600, DROP), keys)
-    colours = np.asarray(after.carrying)
-    assert (colours // 8 == tile_codes.BALL // 8).all() and np.bincount(colours % 8, minlength=6).min() > 60
+    colors = np.asarray(after.carrying)
+    assert (colors // 8 == tile_codes.BALL // 8).all() and np.bincount(colors % 8, minlength=6).min() > 60
 
 
 def test_other_actions_leave_the_television_alone(noisy):

@@ -83,7 +83,7 @@ def check(task: str, values: dict[str, float], tally: list[int]) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_levels_follow_the_package(task, tally):
-    """Rooms, doors, colours, things and agent: every number of a level and every cell of the maps."""
+    """Rooms, doors, colors, things and agent: every number of a level and every cell of the maps."""
     assert recorded(task)["levels"] >= 2000
     check(task, p_values(task, ours(task)), tally)
 

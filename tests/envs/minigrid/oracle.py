@@ -49,35 +49,35 @@ def code_of(thing) -> int:
     """One of the package's objects as a code."""
     if thing is None:
         return tile_codes.EMPTY
-    colour = COLOR_TO_IDX[thing.color]
+    color = COLOR_TO_IDX[thing.color]
     if thing.type == "door":
         return (
             tile_codes.OPEN if thing.is_open else tile_codes.LOCKED if thing.is_locked else tile_codes.CLOSED
-        ) + colour
+        ) + color
     if thing.type == "box" and thing.contains is not None:
         assert thing.contains.type == "key"
-        return tile_codes.KEYBOX + 8 * COLOR_TO_IDX[thing.contains.color] + colour
+        return tile_codes.KEYBOX + 8 * COLOR_TO_IDX[thing.contains.color] + color
     whole = {"wall": tile_codes.WALL, "goal": tile_codes.GOAL, "lava": tile_codes.LAVA}
     tinted = {"floor": tile_codes.FLOOR, "key": tile_codes.KEY, "ball": tile_codes.BALL, "box": tile_codes.BOX}
-    return whole[thing.type] if thing.type in whole else tinted[thing.type] + colour
+    return whole[thing.type] if thing.type in whole else tinted[thing.type] + color
 
 
 def thing_of(code: int):
     """A code as one of the package's objects."""
-    kind, colour = code // 8, IDX_TO_COLOR[code % 8]
+    kind, color = code // 8, IDX_TO_COLOR[code % 8]
     if tile_codes.KEYBOX <= code < tile_codes.CLOSED:
-        return Box(colour, Key(IDX_TO_COLOR[kind - tile_codes.KEYBOX // 8]))
+        return Box(color, Key(IDX_TO_COLOR[kind - tile_codes.KEYBOX // 8]))
     makers = {
         tile_codes.EMPTY: lambda: None,
         tile_codes.GOAL // 8: Goal,
         tile_codes.LAVA // 8: Lava,
-        tile_codes.FLOOR // 8: lambda: Floor(colour),
-        tile_codes.OPEN // 8: lambda: Door(colour, is_open=True),
-        tile_codes.KEY // 8: lambda: Key(colour),
-        tile_codes.BALL // 8: lambda: Ball(colour),
-        tile_codes.BOX // 8: lambda: Box(colour),
-        tile_codes.CLOSED // 8: lambda: Door(colour),
-        tile_codes.LOCKED // 8: lambda: Door(colour, is_locked=True),
+        tile_codes.FLOOR // 8: lambda: Floor(color),
+        tile_codes.OPEN // 8: lambda: Door(color, is_open=True),
+        tile_codes.KEY // 8: lambda: Key(color),
+        tile_codes.BALL // 8: lambda: Ball(color),
+        tile_codes.BOX // 8: lambda: Box(color),
+        tile_codes.CLOSED // 8: lambda: Door(color),
+        tile_codes.LOCKED // 8: lambda: Door(color, is_locked=True),
         tile_codes.WALL // 8: Wall,
     }
     return makers[kind]()

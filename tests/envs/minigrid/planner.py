@@ -117,9 +117,9 @@ class _Script:
 
     def unlock(self, door: int) -> None:
         """Open a locked door, or note that it has no key."""
-        colour = self.cells[door] % 8
-        holders = [KEY + colour, *(KEYBOX + 8 * colour + box for box in range(6))]
-        if self.hand != KEY + colour:
+        color = self.cells[door] % 8
+        holders = [KEY + color, *(KEYBOX + 8 * color + box for box in range(6))]
+        if self.hand != KEY + color:
             if not any(code in holders for code in self.cells):
                 self.hopeless.add(door)
                 return
@@ -129,7 +129,7 @@ class _Script:
         self.act(TOGGLE)
 
     def fetch(self, holders: list[int]) -> None:
-        """Get hold of the nearest key of a colour, out of its box if need be."""
+        """Get hold of the nearest key of a color, out of its box if need be."""
         places = [cell for cell, code in enumerate(self.cells) if code in holders]
         place = min(places, key=lambda cell: (self.cost(cell), cell))
         if self.hand != EMPTY:

@@ -78,12 +78,12 @@ def test_filters_filter_the_table_and_the_sections(show, address):
 
 def test_the_slider_moves_the_maps_of_every_bonus(show, address):
     page = show(address)
-    colours = "all => all.map(e => e.getAttribute('fill'))"
-    first = page.eval_on_selector_all(".panels rect", colours)
+    colors = "all => all.map(e => e.getAttribute('fill'))"
+    first = page.eval_on_selector_all(".panels rect", colors)
     assert len(first) == 16 and "episodes 1 to 200" in page.inner_text(".when")
     page.focus(".at")
     page.keyboard.press("ArrowRight")
-    second = page.eval_on_selector_all(".panels rect", colours)
+    second = page.eval_on_selector_all(".panels rect", colors)
     assert page.get_attribute(".at", "aria-valuetext") == "episodes 201 to 400" == page.inner_text(".when")
     assert first[:8] != second[:8] and first[8:] != second[8:]
     assert "201 to 400" in (page.get_attribute(".panels svg", "aria-label") or "")

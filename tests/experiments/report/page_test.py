@@ -92,7 +92,7 @@ def test_figures_are_inside_with_their_size_and_words(lock, png, gif, tmp_path):
     assert (image["width"], image["height"], image["alt"]) == ("192", "96", "a line")
     inside = base64.b64decode(image["src"].removeprefix("data:image/webp;base64,"))
     shown, given = (np.asarray(Image.open(io.BytesIO(x)).convert("RGB"), float) for x in (inside, png))
-    assert len(inside) <= len(png) and np.abs(shown - given).max() < 24  # fewer colours, the same picture
+    assert len(inside) <= len(png) and np.abs(shown - given).max() < 24  # fewer colors, the same picture
     (file := tmp_path / "video.png").write_bytes(gif)
     with pytest.raises(ValueError, match="must be PNG, not GIF"):
         render([lock._replace(figures=[Figure(file, "c", "a")])])
