@@ -75,5 +75,5 @@ def test_fit_finds_the_least_squares_line(fit):
         learned, metrics = jax.jit(fit.fit, static_argnums=0)(loss, learned, items, jax.random.key(i))
     assert np.allclose(learned.params, truth, atol=1e-2)
     assert int(metrics["size"]) == (fit.batch or 64)
-    with pytest.raises(ValueError, match="steps >= 1"):
+    with pytest.raises(ValueError, match="at least 1 as steps"):
         Fit(steps=0)
