@@ -250,7 +250,7 @@ def _print_paths(written, to_markdown: Path | None = None) -> int:
         to_markdown.parent.mkdir(parents=True, exist_ok=True)
         recorded = [section for section in written.sections if section.provenance]
         safe_files.write_atomic(to_markdown, page.markdown(recorded, to_markdown))
-    _tell([row for row in written.judged if row.seeds])
+    _tell([row for row in written.judged if row.seeds], numbers=False)
     _warn(written)
     print(f"The report, with figures, tables, settings and provenance: {written.page}")
     return 0
@@ -265,7 +265,7 @@ def _tell_lack(studies, store) -> None:
             print(f"Not run of {one.experiment.name} at scale {one.scale.value}: {', '.join(lack)}.")
 
 
-def _tell(judged) -> None:
+def _tell(judged, numbers: bool = True) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -274,11 +274,11 @@ def _tell(judged) -> None:
 
     if not judged:
         return
-    table = Table("claim", "verdict", "observed", box=None, pad_edge=False)
+    table = Table("claim", "verdict", *["observed"] * numbers, box=None, pad_edge=False)
     for row in judged:
         symbol, words = SAID[kind_of(row._asdict())]
-        seen = textwrap.shorten(row.observed, OBSERVED_WIDTH, placeholder="...")
-        table.add_row(Text(f"{row.claim} {row.name}"), Text(f"{symbol} {words}"), Text(seen))
+        seen = [Text(textwrap.shorten(row.observed, OBSERVED_WIDTH, placeholder="..."))] * numbers
+        table.add_row(Text(f"{row.claim} {row.name}"), Text(f"{symbol} {words}"), *seen)
     console = Console()
     console.print(table, soft_wrap=False)
     counts = Counter(kind_of(row._asdict()) for row in judged)

@@ -21,6 +21,7 @@ from made.experiments.executors import Options
 from made.experiments.report.collect import Report
 from made.experiments.store import job_lock
 from made.experiments.store.store import Scale, Store
+from made.experiments.types import ClaimResult
 
 
 def call(capsys, *words: str) -> tuple[int, str, str]:
@@ -241,6 +242,15 @@ def test_of_several_folders_the_one_that_is_not_there_is_named(capsys, recorded,
 def whole(folder):
     """The runs that are stored; one that was being written has a name that begins with a dot."""
     return list(folder.glob("runs/*/*/*/[!.]*/run.json"))
+
+
+def test_a_report_ends_with_verdicts_and_a_check_with_numbers(capsys):
+    row = ClaimResult(5, "converges", "Thm. 1", True, "gap 0.25 [0.2, 0.3]", "demo", 3, "made run convergence")
+    experiments._tell([row], numbers=False)
+    short = capsys.readouterr().out
+    experiments._tell([row])
+    assert "5 converges" in short and "holds" in short and "gap" not in short
+    assert "gap 0.25 [0.2, 0.3]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
