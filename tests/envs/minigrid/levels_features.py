@@ -14,7 +14,7 @@ from made.envs.minigrid.tile_codes import BALL, CLOSED, EMPTY, GOAL, KEY, KEYBOX
 Histogram = dict[int, int]
 _AHEAD = np.array([(1, 0), (0, 1), (-1, 0), (0, -1)])
 _LETTERS = ascii_letters + digits + "+-"
-_COLORED = {"closed door": CLOSED, "locked door": LOCKED, "key": KEY, "ball": BALL}
+_COLOURED = {"closed door": CLOSED, "locked door": LOCKED, "key": KEY, "ball": BALL}
 
 
 def stack(levels: list[Level]) -> Level:
@@ -53,18 +53,18 @@ def numbers(task: str, levels: Level) -> dict[str, np.ndarray]:
         count = (kind == code).sum((1, 2))
         if count.any():
             found[f"number of {what}"] = count
-    found |= _places(levels) | (chain(levels) if "MultiRoom" in task else _colors(levels.grid))
+    found |= _places(levels) | (chain(levels) if "MultiRoom" in task else _colours(levels.grid))
     if "KeyCorridor" in task or "ObstructedMaze" in task:
         size = int(task.split("S")[1][0]) if "KeyCorridor" in task else 6
         found |= passages(levels, size)
     return found
 
 
-def _colors(grid: np.ndarray) -> dict[str, np.ndarray]:
-    """The colors of the things of one kind in the order of reading, each with its successor (6 is none)."""
+def _colours(grid: np.ndarray) -> dict[str, np.ndarray]:
+    """The colours of the things of one kind in the order of reading, each with its successor (6 is none)."""
     found = {}
     flat = grid.reshape(len(grid), -1).astype(int)
-    for what, base in {**_COLORED, "hidden key": KEYBOX}.items():
+    for what, base in {**_COLOURED, "hidden key": KEYBOX}.items():
         hidden = base == KEYBOX
         there = (flat >= base) & (flat < (CLOSED if hidden else base + 6))
         most = there.sum(1).max()
@@ -72,10 +72,10 @@ def _colors(grid: np.ndarray) -> dict[str, np.ndarray]:
             continue
         order = np.argsort(~there, axis=1, kind="stable")[:, :most]
         code = np.take_along_axis(flat, order, 1) - base
-        color = np.where(np.take_along_axis(there, order, 1), code // 8 if hidden else code, 6)
+        colour = np.where(np.take_along_axis(there, order, 1), code // 8 if hidden else code, 6)
         for k in range(most):
-            following = color[:, k + 1] if k + 1 < most else 0
-            found[f"color of {what} {k}, and the next"] = 7 * color[:, k] + following
+            following = colour[:, k + 1] if k + 1 < most else 0
+            found[f"colour of {what} {k}, and the next"] = 7 * colour[:, k] + following
     return found
 
 
@@ -167,7 +167,7 @@ def chain(levels: Level) -> dict[str, np.ndarray]:
         )
         step = {
             "side of door": side,
-            "color of door": code - CLOSED,
+            "colour of door": code - CLOSED,
             "place of door": along,
             "shift after door": shift,
         }
@@ -175,7 +175,7 @@ def chain(levels: Level) -> dict[str, np.ndarray]:
         here, came = following, np.where(sound, came, -1)
     for k in range(door.shape[1] - 1):
         found[f"turn after room {k}"] = 5 * found[f"side of door {k}"] + found[f"side of door {k + 1}"]
-        found[f"colors of doors {k}, {k + 1}"] = 7 * found[f"color of door {k}"] + found[f"color of door {k + 1}"]
+        found[f"colours of doors {k}, {k + 1}"] = 7 * found[f"colour of door {k}"] + found[f"colour of door {k + 1}"]
     goal = (levels.grid == GOAL).reshape(n, -1).argmax(1)
     last = label.reshape(n, -1)[rows, goal] == here
     return found | {
