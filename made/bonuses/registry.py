@@ -121,12 +121,13 @@ _REGISTRY = Registry("bonus", "made.bonuses", Bonus, _TABLE)
 def make_bonus(name: str, setting: Setting = "on_policy", *, pixels: bool = False, steps: int = BATCH) -> Bonus:
     """The bonus of that name, with its settings for agents of that kind.
 
-    "on_policy"     agents that learn from rollouts, and Dreamer on grids
-    "off_policy"    SAC, and RAD with `pixels=True`: the bonus then reads the last frame of a stack
-    "dreamer"       Dreamer on control tasks, with batches of `steps` steps
-
-    A name is one of `list_bonuses()`, of an installed package (entry points `made.bonuses`), or an import path such
-    as "mypackage.mymodule:MyBonus". A bonus from elsewhere is the same in each setting.
+    Args:
+        name: One of `list_bonuses()`, of an installed package (entry points `made.bonuses`), or an import path such
+            as "mypackage.mymodule:MyBonus". A bonus from elsewhere is the same in each setting.
+        setting: "on_policy" for agents that learn from rollouts and for Dreamer on grids, "off_policy" for SAC and
+            RAD, "dreamer" for Dreamer on control tasks.
+        pixels: For RAD: the bonus reads the last frame of a stack.
+        steps: For Dreamer: steps in a batch.
 
     >>> make_bonus("made", "off_policy").recent.density.window, make_bonus("made", "dreamer").recent.density.window
     (10000, 1000)

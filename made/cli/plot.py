@@ -44,7 +44,8 @@ def draw_curves(runs: Sequence[Path], metric: str, out: Path) -> tuple[Path, Pat
         raise ValueError(f"--out takes a name that ends in .png or .svg, not {out.name!r}.")
     read = {run: _columns(run, metric) for run in runs}
     fig, axes = plots.figure(width=plots.COLUMN if len(runs) == 1 else plots.PAGE * 0.75, height=2.6)
-    names = _short_names(runs)
+    short = [run.resolve().name for run in runs]
+    names = {run: name if short.count(name) == 1 else str(run) for run, name in zip(runs, short, strict=True)}
     with plots.style():
         for color, (run, (frames, values)) in zip(plots.CYCLE, read.items(), strict=False):
             seeds = values.shape[0]
@@ -90,9 +91,3 @@ def _records(path: Path) -> list[dict[str, Any]]:
     if not found:
         raise ValueError(f"{path} has no log records yet.")
     return found
-
-
-def _short_names(runs: Sequence[Path]) -> dict[Path, str]:
-    """The folder names of runs, or their paths where two have the same."""
-    names = [run.resolve().name for run in runs]
-    return {run: name if names.count(name) == 1 else str(run) for run, name in zip(runs, names, strict=True)}

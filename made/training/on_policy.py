@@ -26,22 +26,32 @@ from made.training.rollout import (
 
 
 class RunConfig(Trial):
-    """The whole configuration of a training run. Numbers are leaves, so stacked configurations run as one batch."""
+    """The configuration of a training run. Configurations that differ only in numbers can run as one batch.
+
+    Args:
+        env: Environment, compiled or of Gymnasium.
+        agent: Agent, which learns from the reward plus the bonus.
+        bonus: Exploration bonus; `NoBonus()` for none.
+        bonus_coef: Schedule of the bonus coefficient.
+        n_envs: Number of environments that run in parallel.
+        unroll: Steps of each environment in one iteration.
+        iterations: Number of iterations, each a rollout and an update.
+        every: Iterations between two log records.
+        resets_per_update: Episodes prepared for each rollout. None prepares one for every step.
+        pool_per_env: Prepared episodes of each environment, if `resets_per_update` is set.
+        probes: What else is measured, such as `Coverage`.
+    """
 
     env: Environment
     agent: Agent
     bonus: Bonus
     bonus_coef: Schedule = Constant(1.0)
     n_envs: int = eqx.field(static=True, default=1)
-    unroll: int = eqx.field(static=True, default=16)  # steps of each environment in one iteration
+    unroll: int = eqx.field(static=True, default=16)
     iterations: int = eqx.field(static=True, default=1000)
     every: int = eqx.field(static=True, default=10)
-    resets_per_update: int | None = eqx.field(
-        static=True, default=None
-    )  # episodes prepared per rollout; None: one for every step
-    pool_per_env: int = eqx.field(
-        static=True, default=1
-    )  # episodes in waiting for each environment, where `starts` is set
+    resets_per_update: int | None = eqx.field(static=True, default=None)
+    pool_per_env: int = eqx.field(static=True, default=1)
     probes: tuple[Probe, ...] = ()
 
     def __check_init__(self):
