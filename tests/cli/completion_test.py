@@ -92,7 +92,7 @@ def test_list_takes_one_kind_and_tells_the_forms_of_made_apart(capsys):
 
 def test_a_terminal_gets_one_line_each(capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(info.shutil, "get_terminal_size", lambda: os.terminal_size((60, 24)))
+    monkeypatch.setattr(info.shutil, "get_terminal_size", lambda **_: os.terminal_size((60, 24)))
     _, out, _ = call(capsys, "list", "agents")
     assert max(map(len, out.splitlines())) == 60
 
