@@ -328,10 +328,13 @@ def test_the_waiting_ends_with_ctrl_c_and_with_the_minutes(tmp_path, monkeypatch
 def test_sigterm_ends_a_run_with_what_is_stored_and_says_how_to_resume(tmp_path, capsys):
     """It comes when the first run is stored."""
     script = (
-        "import os, signal, sys; from made.cli import main as cli; from made.experiments.store.store import Store\n"
-        "put = Store.put\n"
+        "import os, signal, sys, threading; from made.cli import main as cli\n"
+        "from made.experiments.store.store import Store\n"
+        "put, first = Store.put, threading.Lock()  # a second SIGTERM may come when the handler is gone\n"
         "def stored(self, files, target):\n"
-        "    at = put(self, files, target); os.kill(os.getpid(), signal.SIGTERM); return at\n"
+        "    at = put(self, files, target)\n"
+        "    first.acquire(blocking=False) and os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return at\n"
         "Store.put = stored; sys.exit(cli.main(sys.argv[1:]))"
     )
     asked = ["run", "lock_heatmap", "--scale", "smoke", "--out", str(tmp_path / "runs")]
