@@ -53,7 +53,7 @@ class Run:
     on: str = "threads"  # threads, processes, ray or slurm
     # programs that run in parallel
     workers: Annotated[int | None, shown("N", "a core each, at most 4 threads; 100 on slurm")] = None
-    lanes: Annotated[int, tyro.conf.arg(metavar="N")] = 512  # the most runs of one program; it may change last bits
+    max_batch: Annotated[int, tyro.conf.arg(metavar="N")] = 512  # the most runs of one program; it may change last bits
     # stop after this time; control runs save a checkpoint. On slurm it is the time limit of each job
     minutes: Annotated[float | None, shown("X", "none; 240 on slurm")] = None
     # how often a program is started again whose worker died; an error is not retried
@@ -71,16 +71,16 @@ class Run:
         from made.experiments.executors import Options
         from made.experiments.store.store import Store
 
-        for name in ("seeds", "lanes"):
+        for name in ("seeds", "max_batch"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"--{name} must be at least 1, got {value}.")
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}.")
         options = Options(*(getattr(self, name) for name in Options._fields))
         options.validate()
         if self.on != "threads":  # the driver looks at the device and leaves its memory to the workers
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         store = Store(self.out)
         one = _study(self.experiment, self.scale, self.set, store)
-        runner.run([one], store, self.seeds, self.only, self.lanes, options, self.wait)
+        runner.run([one], store, self.seeds, self.only, self.max_batch, options, self.wait)
         _tell(runner.check(one, store))
         _tell_lack([one], store)
         return 0

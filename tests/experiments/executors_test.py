@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("cache")  # shared by all processes
 # Twenty deterministic runs in two programs that compile in a second each.
 STUDY = Study(experiment("chain"), Scale.SMOKE, ("iterations=20", "every=10"))
 WORDS = ["run", "chain", "--scale", "smoke", "--set", STUDY.settings[0], "--set", STUDY.settings[1]]
-WORDS += ["--workers", "2", "--lanes", "10"]
+WORDS += ["--workers", "2", "--max-batch", "10"]
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +294,7 @@ def test_options_of_the_executor_are_taken():
         (["--on", "ray"], 'pip install -e ".[ray]"'),
         (["--on", "slurm"], 'pip install -e ".[slurm]"'),
         (["--workers", "0"], "--workers must be at least 1, got 0"),
-        (["--lanes", "0"], "--lanes must be at least 1"),
+        (["--max-batch", "0"], "--max-batch must be at least 1"),
         (["--on", "ray", "--retries", "-1"], "--retries must be at least 0"),
         (["--on", "ray", "--cpus", "0"], "--cpus must be above 0"),
         (["--on", "slurm", "--cluster", "here"], "--cluster takes slurm or local, not 'here'"),
