@@ -1,4 +1,4 @@
-"""The loop of `made train`: start or go on, then rows, evaluations and checkpoints until the last update."""
+"""The loop of `made train`: start or resume, then log intervals, evaluations and checkpoints."""
 
 import contextlib
 import time
@@ -58,7 +58,7 @@ def _restored(plan: TrainPlan, backend: Backend, out: Path) -> TrainState | None
 
 
 def save(plan: TrainPlan, train_state: TrainState, out: Path, writers: Sequence[Writer]) -> None:
-    """A checkpoint of where the run stands, after all its rows."""
+    """Write a checkpoint of the run, after all its log records."""
     for writer in writers:
         writer.sync()
     target = out / run_dir.CHECKPOINTS
@@ -115,14 +115,14 @@ def train(
 
 
 def is_donated(state: PyTree) -> bool:
-    """Whether a program has taken over arrays of this state, in the middle of a row, so that it cannot be saved."""
+    """Whether a program has taken over arrays of this state in the middle of a log interval: it cannot be saved."""
     return any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(state))
 
 
 def advance_interval(
     plan: TrainPlan, backend: Backend, train_state: TrainState, writers: Sequence[Writer], check: NaNCheck
 ) -> tuple[TrainState, list[Line]]:
-    """The updates up to the end of the next row, written down."""
+    """The updates up to the end of the next log interval, and their log records, which are written."""
     started, every = time.monotonic(), plan.run.every
     n = min(every - train_state.update % every, plan.run.iterations - train_state.update)
     state, measured = backend.advance(train_state.state, n)
@@ -140,7 +140,7 @@ def advance_interval(
 
 
 def log_records(plan: TrainPlan, scalars: dict[str, np.ndarray], train_state: TrainState) -> list[Line]:
-    """One line a seed: where it stands, then what was measured since the row before."""
+    """One log record a seed: its position in the run, then what was measured since the record before."""
     lines: list[Line] = []
     update, bonus_coef = train_state.update, float(plan.run.bonus_coef(jnp.asarray(train_state.update)))
     for lane, seed in enumerate(plan.seeds):

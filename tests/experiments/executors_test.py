@@ -281,10 +281,10 @@ def test_options_of_another_executor_are_refused(options, message):
 
 
 def test_options_of_the_executor_are_taken():
-    for on in executors.EXECUTORS:
-        Options(on, minutes=10).validate()
-    Options("ray", address="auto", cpus=2.0, gpus=1.0, retries=0).validate()
-    Options("slurm", partition="gpu", cluster="local", cpus=2.0, gpus=1.0).validate()
+    given = [Options(on, minutes=10) for on in executors.EXECUTORS]
+    given.append(Options("ray", address="auto", cpus=2.0, gpus=1.0, retries=0))
+    given.append(Options("slurm", partition="gpu", cluster="local", cpus=2.0, gpus=1.0))
+    assert [options.validate() for options in given] == [None] * 6
 
 
 @pytest.mark.parametrize(

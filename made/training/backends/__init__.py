@@ -23,8 +23,8 @@ class TrainPlan(NamedTuple):
     episodes: int = 32  # of one evaluation, for each seed
     checkpoint_seconds: float = math.inf  # also after so long, where the pace is not known beforehand
     keep: int = KEEP  # checkpoints
-    keep_end: bool = True  # a checkpoint of the end too, so that a longer run can go on from it
-    until: float = math.inf  # of time.monotonic(): stop with a checkpoint rather than begin a row that ends later
+    keep_end: bool = True  # a checkpoint of the end too, so that a longer run can resume from it
+    until: float = math.inf  # of time.monotonic(): save and stop rather than begin a log interval that ends later
 
     @property
     def frames_per_update(self) -> int:
