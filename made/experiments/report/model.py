@@ -90,10 +90,6 @@ SENTENCES: Mapping[int, tuple[str, str]] = {  # by claim, the most important fir
         "The VAE released with the paper ranks recent experience as true counts do.",
         "The VAE released with the paper is not a density of recent experience.",
     ),
-    24: (
-        "RE3 is as fast with the coefficient of the MADE paper as with that of its authors.",
-        "RE3 depends on its coefficient: with its authors' it is at least twice as fast as with the MADE paper's.",
-    ),
 }
 
 
@@ -102,23 +98,15 @@ def findings(sections: Sequence[Section], most: int = 3) -> list[dict[str, Any]]
 
     After those of `SENTENCES` come claims that do not hold, then claims that do.
     """
-    claims = [claim for section in sections for claim in section.claims if _decided(claim) is not None]
+    claims = [claim for section in sections for claim in section.claims if claim["holds"] is not None]
     order = list(SENTENCES)
     claims.sort(key=lambda one: (order.index(one["claim"]) if one["claim"] in order else 99, bool(one["holds"])))
     found = []
     for claim in claims[:most]:
         plain = (claim["text"], f"The paper's claim does not hold here: {claim['text']}")
-        text = SENTENCES.get(claim["claim"], plain)[not _decided(claim)]
+        text = SENTENCES.get(claim["claim"], plain)[not claim["holds"]]
         found.append({"claim": claim["claim"], "text": text, "evidence": _evidence(claim)})
     return found
-
-
-def _decided(claim: Mapping[str, Any]) -> bool | None:
-    """Which of the two sentences of a claim is true."""
-    if claim["claim"] != 24:
-        return claim["holds"]
-    times = [one.value for one in effects_of(claim) if one.unit.startswith("steps to")]  # of RE3 at both coefficients
-    return times[0] < 2 * times[1] if len(times) == 2 else None
 
 
 def _evidence(claim: Mapping[str, Any]) -> list[str]:

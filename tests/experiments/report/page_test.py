@@ -171,16 +171,6 @@ def test_the_findings_come_first_and_follow_the_verdicts(lock):
     assert not any(sentence in undecided for sentence in SENTENCES[33])
 
 
-def test_the_coefficient_of_re3_is_judged_by_its_two_times(lock):
-    def finding(printed: float) -> str:
-        times = {"return at 30K steps": 800.0, "steps to 720, printed": printed, "steps to 720, authors": 25_000.0}
-        effects = [Effect("re3", x, unit=unit).to_dict() for unit, x in times.items()]
-        return Page(render([lock._replace(claims=[claim(24, "unknown", effects=effects)])])).words
-
-    assert SENTENCES[24][1] in finding(math.inf) and SENTENCES[24][0] in finding(30_000.0)
-    assert not any(one in Page(render([lock._replace(claims=[claim(24, "unknown")])])).words for one in SENTENCES[24])
-
-
 def test_a_section_that_decides_nothing_is_short(lock):
     figures = [lock.figures[0]._replace(caption=f"Caption {i}") for i in range(3)]
     undecided = [claim(i, "unknown", missing=["more seeds"]) for i in (1, 2)]
