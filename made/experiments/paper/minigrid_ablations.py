@@ -13,10 +13,10 @@ from made.core import Bonus
 from made.core.trial import Trial
 from made.experiments import plots
 from made.experiments.paper import minigrid_setup as shared
-from made.experiments.paper.minigrid_methods import Family
+from made.experiments.paper.minigrid_setup import Family
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Label, Table
-from made.experiments.types import Experiment, PaperFigure, rng
+from made.experiments.types import Experiment, PaperFigure
 from made.training.on_policy import RunConfig
 
 WINDOWS = (1_000, 10_000, 100_000)
@@ -81,9 +81,7 @@ def density_draw(table: Table) -> list[PaperFigure]:
 
 
 def density_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = [
-        [MASKS[one.tags["gate"]], one.tags["density"], *shared.outcome(table, one, rng())] for one in table.select()
-    ]
+    rows = [[MASKS[one.tags["gate"]], one.tags["density"], *shared.outcome(table, one)] for one in table.select()]
     return [("MADE with other densities", ["method", "density", "frames to solve", "return at the end"], rows)]
 
 
@@ -125,7 +123,7 @@ def precision_draw(table: Table) -> list[PaperFigure]:
 
 
 def precision_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = [[*map(str, one.tags.values()), *shared.outcome(table, one, rng())] for one in table.select()]
+    rows = [[*map(str, one.tags.values()), *shared.outcome(table, one)] for one in table.select()]
     return [
         ("Products in two precisions", ["precision", "learning rate", "frames to solve", "return at the end"], rows)
     ]

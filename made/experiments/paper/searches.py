@@ -132,13 +132,15 @@ MINIGRID = Experiment(
 
 
 def control_trials(scale: Scale) -> dict[str, Trial]:
-    found: dict[str, Trial] = {}
-    for task, budget in control.BUDGETS[control.named(scale)].items():
-        for method in budget.searched:
-            for bonus_coef in control.SETTINGS[control.named(scale)].bonus_coefs:
-                run = control.run_of(task, method, scale, budget.search, budget.every, bonus_coef)
-                found[Label(task=task, method=method, tau=bonus_coef)] = run
-    return found
+    setting = control.SETTINGS[control.named(scale)]
+    return {
+        Label(task=task, method=method, tau=coef): control.run_of(
+            task, method, setting, budget.search, budget.every, coef
+        )
+        for task, budget in control.BUDGETS[control.named(scale)].items()
+        for method in budget.searched
+        for coef in setting.bonus_coefs
+    }
 
 
 def choose_control(table: Table) -> dict[str, dict[str, float]]:
@@ -154,7 +156,7 @@ def draw_control(table: Table) -> list[PaperFigure]:
         lines: dict = {}
         for one in table.select(task=task):
             returns = control.average(table, one)
-            key = (control.look(one.tags["method"]), True)
+            key = (control.LOOKS.get(one.tags["method"], one.tags["method"]), True)
             lines.setdefault(key, []).append((one.tags["tau"], (returns, np.zeros(len(returns), bool))))
         _panel(ax, lines)
         plots.title(ax, task, x="bonus coefficient", y="return over the run" if plots.leftmost(ax) else "")

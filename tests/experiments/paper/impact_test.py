@@ -8,7 +8,7 @@ from contracts.settings import Walk, collected, quick
 
 from made.bonuses import ICM, RIDE, FirstVisit
 from made.core import EpisodeNote
-from made.experiments.paper.minigrid_methods import IMPACT, Impact
+from made.experiments.paper.minigrid_setup import IMPACT, Impact
 from made.nets.fit import Fit
 
 
@@ -16,7 +16,7 @@ def icm() -> ICM:
     return ICM(embedding=8, width=16, fit=Fit(1e-2))
 
 
-THEIRS = {"icm": icm(), "gated icm": FirstVisit(icm()), "ride": RIDE(icm())}
+THEIRS = {"icm": icm(), "icm/gated": FirstVisit(icm()), "ride": RIDE(icm())}
 
 
 def small(name: str) -> Impact:
