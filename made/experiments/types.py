@@ -245,6 +245,13 @@ def together(verdicts: Sequence[bool | None]) -> bool | None:
     return False if False in verdicts else True if verdicts and all(verdicts) else None
 
 
+def decide(fails: bool, holds: bool, effects: Sequence[Effect], missing: Sequence[str] = ()) -> Verdict:
+    """Fails whatever is missing, holds where nothing is missing, else cannot tell."""
+    if fails:
+        return Verdict(False, tuple(effects))
+    return Verdict(True if holds and not missing else None, tuple(effects), missing=tuple(missing))
+
+
 def effects_of(intervals: Mapping[str, Interval], unit: str, null: float = 0.0) -> tuple[Effect, ...]:
     """An effect for each interval that has a seed."""
     return tuple(Effect.of(name, interval, unit, null) for name, interval in intervals.items() if interval.n)

@@ -197,7 +197,7 @@ def buffer_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     return [("Every window", header, rows)]
 
 
-BUFFER = Experiment(
+BUFFER = EXPERIMENT._replace(
     name="dmc_buffer",
     figure="fig:dm_control_ablation",
     title="The length of MADE's recent buffer",
@@ -206,15 +206,11 @@ BUFFER = Experiment(
         "small: 15,000), so there 100k and all are one run."
     ),
     trials=buffer_trials,
-    seeds=EXPERIMENT.seeds,
     claims=(
         Claim(28, "buffer-length", "The best length of the recent buffer varies; 10000 is reasonable throughout", "Fig. 9, Sec. 5.2", claims.ten_thousand_is_reasonable),
     ),
     draw=draw_buffer,
     tables=buffer_tables,
-    columns=shared.COLUMNS,
-    in_demo=False,
-    in_pieces=True,
 )  # fmt: skip
 
 
@@ -283,7 +279,7 @@ def _returns(ax, table: Table, label: str) -> None:
     plots.title(ax, label, x=_MODEL_AXES[0], y=_MODEL_AXES[1])
 
 
-DREAMER = Experiment(
+DREAMER = EXPERIMENT._replace(
     name="dmc_dreamer",
     figure="fig:mbdm_control",
     title="Dreamer on DeepMind Control",
@@ -303,8 +299,4 @@ DREAMER = Experiment(
         Claim(38, "consistent-in-dreamer", "In Dreamer too MADE is better than every baseline on every control task (claim 32)", "Fig. 10, Sec. 5.3", claims.consistent),
     ),
     draw=draw_dreamer,
-    tables=tables,
-    columns=shared.COLUMNS,
-    in_demo=False,
-    in_pieces=True,
 )  # fmt: skip
