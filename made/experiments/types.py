@@ -82,6 +82,10 @@ class Verdict(NamedTuple):
             parts.append(f"{unit}: {same}" if unit else same)
         return ". ".join([*(part[:1].upper() + part[1:] for part in parts), *filter(None, [self.note])])
 
+    def also(self, *effects: Effect) -> "Verdict":
+        """The same with further numbers."""
+        return self._replace(effects=(*self.effects, *effects))
+
 
 class Claim(NamedTuple):
     """One testable sentence of the paper."""

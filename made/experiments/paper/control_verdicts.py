@@ -282,8 +282,7 @@ def density_adds(table: Table) -> Verdict:
         for pair in pairs
     )
     units = [f"return over the whole run, {a} minus {b}" for a, b in pairs]
-    verdict = above(checked, units[0])
-    verdict = verdict._replace(effects=(*verdict.effects, *effects_of(shown, units[1])))
+    verdict = above(checked, units[0]).also(*effects_of(shown, units[1]))
     return judged(table, verdict, shared.TASKS, pairs[0], alone=False)
 
 
