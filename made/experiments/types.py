@@ -249,9 +249,9 @@ def together(verdicts: Sequence[bool | None]) -> bool | None:
     return False if False in verdicts else True if verdicts and all(verdicts) else None
 
 
-def decide(fails: bool, holds: bool, effects: Sequence[Effect], missing: Sequence[str] = ()) -> Verdict:
-    """Fails whatever is missing, holds where nothing is missing, else cannot tell."""
-    if fails:
+def decide(holds: bool, effects: Sequence[Effect], missing: Sequence[str] = (), fails: bool | None = None) -> Verdict:
+    """Holds where nothing is missing, else cannot tell; `fails`, where given, is false whatever is missing."""
+    if fails or (fails is None and not holds and not missing):
         return Verdict(False, tuple(effects))
     return Verdict(True if holds and not missing else None, tuple(effects), missing=tuple(missing))
 

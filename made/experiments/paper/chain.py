@@ -72,8 +72,7 @@ def trials(scale: Scale) -> dict[str, Trial]:
 def steps_to(table: Table, one: str, share: float = REACHED) -> float:
     """The first recorded step with J at least that share of V*; infinite if there is none."""
     steps, curves = table.curves(one, "share")
-    hit = np.flatnonzero(curves[0] >= share)
-    return float(steps[hit[0]]) if hit.size else np.inf
+    return next((float(step) for step, x in zip(steps, curves[0], strict=True) if x >= share), np.inf)
 
 
 def at_end(table: Table, one: str) -> float:
@@ -109,14 +108,13 @@ def plain_is_slow(table: Table) -> Verdict:
 
 def made_is_best(table: Table) -> Verdict:
     """Claim 14: MADE reaches 95% of V* before PG+E and PG+RE and is there at the end, in every setting."""
-    first, stays, effects, ends = [], [], [], []
+    first, effects, ends = [], [], []
     for setting in settings(table):
-        times = {m: steps_to(table, f"{setting}/{m}") for m in METHODS}
-        end = at_end(table, f"{setting}/pg+made")
-        first.append(np.isfinite(times["pg+made"]) and times["pg+made"] < min(times["pg+e"], times["pg+re"]))
-        stays.append(end >= REACHED)
-        effects += [Effect(f"{setting}/{m}", times[m], unit=UNIT) for m in METHODS[1:]]
-        ends.append(Effect(setting, end, unit="MADE at the end, J/V*"))
+        times = {m: steps_to(table, f"{setting}/{m}") for m in METHODS[1:]}
+        first.append(times["pg+made"] < min(times["pg+e"], times["pg+re"]))
+        effects += [Effect(f"{setting}/{m}", x, unit=UNIT) for m, x in times.items()]
+        ends.append(Effect(setting, at_end(table, f"{setting}/pg+made"), unit="MADE at the end, J/V*"))
+    stays = [x.value >= REACHED for x in ends]
     counts = {f"first to {REACHED:.0%} of V*": first, "there at the end": stays}
     found = (Effect(name, sum(x), unit=f"settings of {len(x)} in which MADE is") for name, x in counts.items())
     return Verdict(all(first) and all(stays) if _enough(table) else None, (*found, *effects, *ends))

@@ -210,7 +210,7 @@ def is_a_density(table: Table) -> Verdict:
     missing = types.few_seeds(*(x.n for x in ranks.values()))
     holds = all(i.low > ENOUGH for i in ranks.values()) and not any(idle)
     fails = min(idle) == 1 or any(i.high < ENOUGH for i in ranks.values())
-    return types.decide(fails and not missing, holds, effects, missing)
+    return types.decide(holds, effects, missing, fails and not missing)
 
 
 def _ends(table: Table, task: str, metric: str) -> np.ndarray:

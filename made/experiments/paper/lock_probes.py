@@ -62,8 +62,7 @@ def falls_and_recovers(table: Table) -> Verdict:
     down, up = (interval(x, "iqm", types.rng()) for x in (np.nan_to_num(falls), np.nan_to_num(recovers)))
     names = {"bonus with visits": down, "bonus x sqrt(visits) with episodes since the last visit": up}
     effects = types.effects_of(names, "rank correlation at the end")
-    missing, holds = types.few_seeds(down.n), bool(down.high < 0 and up.low > 0)
-    return types.decide(not holds and not missing, holds, effects, missing)
+    return types.decide(bool(down.high < 0 and up.low > 0), effects, types.few_seeds(down.n))
 
 
 def draw_values(table: Table) -> list[PaperFigure]:

@@ -179,7 +179,7 @@ def traps_the_greedy(table: Table) -> Verdict:
             both.append(Effect(name, neither, unit="fraction of seeds that do not see both ends"))
     missing = types.few_seeds(len(table.seeds(table.labels()[0])))
     holds = all(one.value <= 0.5 for one in found) and all(one.value >= 0.5 for one in both)
-    return types.decide(not holds and not missing, holds, (*found, *both), missing)
+    return types.decide(holds, (*found, *both), missing)
 
 
 def draw(table: Table) -> list[PaperFigure]:

@@ -53,7 +53,7 @@ def made_solves_all(table: Table) -> Verdict:
         if max(parts.values()) <= 0.5:
             missed |= frames >= PAPER_FRAMES
             lack.append(f"{task} was tried for {frames / 1e6:.0f}M of {PAPER_FRAMES / 1e6:.0f}M frames")
-    return decide(missed, True, effects, (*lack, *unrun(names), *few_seeds(*table.seed_counts())))
+    return decide(True, effects, (*lack, *unrun(names), *few_seeds(*table.seed_counts())), fails=missed)
 
 
 def faster_than_bebold(table: Table) -> Verdict:
@@ -69,7 +69,7 @@ def faster_than_bebold(table: Table) -> Verdict:
             effects.append(against_made(table, task, "bebold", f"{task}, {plots.name_of(best)}", unit))
     fails = not few and any(x.high < LEAST_GAIN for x in effects)
     lack = (*missing, *few) if few or not effects else ()
-    return decide(fails, all(x.low >= LEAST_GAIN for x in effects), effects, lack)
+    return decide(all(x.low >= LEAST_GAIN for x in effects), effects, lack, fails)
 
 
 def better_made(table: Table, task: str) -> str:
@@ -105,7 +105,7 @@ def others_solve_half(table: Table) -> Verdict:
         effects.append(Effect(f"{plots.name_of(method)} ({len(names)} tasks)", len(missed), unit=MISSED))
         most, least = max(most, len(won)), min(least, len(missed))
     short = (f"{least} of {half:.0f} tasks missed by each baseline",) * (least < half)
-    return decide(most > half, True, effects, (*short, *few_seeds(*table.seed_counts())))
+    return decide(True, effects, (*short, *few_seeds(*table.seed_counts())), fails=most > half)
 
 
 def could_solve(table: Table, task: str, method: str) -> bool:
@@ -129,7 +129,7 @@ def baselines_fail_on_rooms(table: Table) -> Verdict:
         else:
             lack.append(f"not run: {task} {method}")
     learned = not few and any(x.value >= 0.1 for x in effects)
-    return decide(learned, True, effects, (*lack, *few, *("MultiRoom",) * (not rooms)))
+    return decide(True, effects, (*lack, *few, *("MultiRoom",) * (not rooms)), fails=learned)
 
 
 def impact_stays(table: Table) -> Verdict:
@@ -141,8 +141,7 @@ def impact_stays(table: Table) -> Verdict:
             to, last = strengths(table, f"{task}/{method}")
             effects.append(Effect(f"{plots.name_of(method)} {task}", last / to, unit=unit))
     missing = (*("ride",) * (not ride), *few_seeds(*table.seed_counts()))
-    stays = all(x.value >= 0.5 for x in ride)
-    return decide(not stays and not missing, stays, (*ride, *rnd), missing)
+    return decide(all(x.value >= 0.5 for x in ride), (*ride, *rnd), missing)
 
 
 def strengths(table: Table, label: str) -> tuple[float, float]:
@@ -160,7 +159,7 @@ def factor_drives_the_gain(table: Table) -> Verdict:
         alone.append(_ratio(table, task, ("gate", "made/gated"), task, unit.format("first-visit mask alone")))
     missing = few or ("first-visit RND, first-visit MADE and the mask alone on one task",) * (not ratios)
     fails = not few and any(x.high < 1 for x in ratios)
-    return decide(fails, all(x.low > 1 for x in ratios), (*ratios, *alone), missing)
+    return decide(all(x.low > 1 for x in ratios), (*ratios, *alone), missing, fails)
 
 
 def relative(table: Table, task: str) -> dict[str, float]:
@@ -189,7 +188,7 @@ def made_needs_fewest(table: Table) -> Verdict:
         if max(solved(table, task, m) for m in MADES) <= 0.5:
             worse |= (enough := frames_of_made(table, task) >= PAPER_FRAMES)
             short += [f"{task} is not solved by MADE, which had fewer than 90M frames"] * (not enough)
-    return decide(worse and not few, True, effects, (*short, *unrun(names), *few))
+    return decide(True, effects, (*short, *unrun(names), *few), fails=worse and not few)
 
 
 def draw(table: Table) -> list[PaperFigure]:
