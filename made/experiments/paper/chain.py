@@ -56,17 +56,17 @@ class Ascent(Trial):
 def trials(scale: Scale) -> dict[str, Trial]:
     length = {"iterations": choose(scale, smoke=60, demo=3000, small=6000, paper=20000)}
     length["every"] = choose(scale, smoke=10, demo=5, paper=20)
-    runs: dict[str, Trial] = {}
     wide = {"simplex": (0.03, 0.1, 0.3, 1.0, 3.0), "softmax": (0.3, 1.0, 3.0, 10.0, 30.0)}  # the paper names none
     step_sizes = choose(scale, smoke={"simplex": (0.3,), "softmax": (10.0,)}, demo=wide)
-    for parameterisation, sizes in step_sizes.items():
-        for eta in sizes:
-            for start, first in STARTS.items():
-                for name in (*METHODS, "pg+made printed"):
-                    method = PolicyGradient.named(name, eta=eta, parameterisation=parameterisation)
-                    label = Label(parameterisation=parameterisation, start=start, eta=eta, method=name)
-                    runs[label] = Ascent(method, first, **length)
-    return runs
+    return {
+        Label(parameterisation=form, start=start, eta=eta, method=name): Ascent(
+            PolicyGradient.named(name, eta=eta, parameterisation=form), first, **length
+        )
+        for form, sizes in step_sizes.items()
+        for eta in sizes
+        for start, first in STARTS.items()
+        for name in (*METHODS, "pg+made printed")
+    }
 
 
 def steps_to(table: Table, one: str, share: float = REACHED) -> float:
@@ -86,8 +86,14 @@ def settings(table: Table) -> list[Label]:
     return list(dict.fromkeys(one.without("method") for one in table.select()))
 
 
-def _enough(table: Table) -> bool:
-    return len(table.curves(table.labels()[0], "share")[0]) >= 100
+def times(table: Table) -> dict[Label, dict[str, float]]:
+    """The steps of each method in each setting."""
+    return {one: {m: steps_to(table, f"{one}/{m}") for m in METHODS} for one in settings(table)}
+
+
+def judged(table: Table, holds: bool, *effects: Effect) -> Verdict:
+    """The verdict on curves of a hundred points at least."""
+    return Verdict(holds if len(table.curves(table.labels()[0], "share")[0]) >= 100 else None, effects)
 
 
 UNIT = f"steps to {REACHED:.0%} of V*"
@@ -95,45 +101,35 @@ UNIT = f"steps to {REACHED:.0%} of V*"
 
 def plain_is_slow(table: Table) -> Verdict:
     """Claim 13: in most settings plain PG needs at least four times the steps of the fastest method, or never gets there."""
-    slow, effects = 0, []
-    for setting in settings(table):
-        times = {m: steps_to(table, f"{setting}/{m}") for m in METHODS}
-        fastest = min(times.values())
-        slow += times["pg"] >= SLOW * fastest or times["pg"] == np.inf
-        effects += [Effect(f"{setting} PG", times["pg"], unit=UNIT), Effect("fastest", fastest, unit=UNIT)]
-    n = len(settings(table))
-    count = Effect("", slow, unit=f"settings of {n} in which PG is slow")
-    return Verdict(slow > n / 2 if _enough(table) else None, (count, *effects))
+    slow, effects = [], []
+    for setting, steps in times(table).items():
+        plain, fastest = steps["pg"], min(steps.values())
+        slow.append(plain >= SLOW * fastest or plain == np.inf)
+        effects += [Effect(f"{setting} PG", plain, unit=UNIT), Effect("fastest", fastest, unit=UNIT)]
+    count = Effect("", sum(slow), unit=f"settings of {len(slow)} in which PG is slow")
+    return judged(table, sum(slow) > len(slow) / 2, count, *effects)
 
 
 def made_is_best(table: Table) -> Verdict:
     """Claim 14: MADE reaches 95% of V* before PG+E and PG+RE and is there at the end, in every setting."""
     first, effects, ends = [], [], []
-    for setting in settings(table):
-        times = {m: steps_to(table, f"{setting}/{m}") for m in METHODS[1:]}
-        first.append(times["pg+made"] < min(times["pg+e"], times["pg+re"]))
-        effects += [Effect(f"{setting}/{m}", x, unit=UNIT) for m, x in times.items()]
+    for setting, steps in times(table).items():
+        first.append(steps["pg+made"] < min(steps["pg+e"], steps["pg+re"]))
+        effects += [Effect(f"{setting}/{m}", steps[m], unit=UNIT) for m in METHODS[1:]]
         ends.append(Effect(setting, at_end(table, f"{setting}/pg+made"), unit="MADE at the end, J/V*"))
-    stays = [x.value >= REACHED for x in ends]
-    counts = {f"first to {REACHED:.0%} of V*": first, "there at the end": stays}
-    found = (Effect(name, sum(x), unit=f"settings of {len(x)} in which MADE is") for name, x in counts.items())
-    return Verdict(all(first) and all(stays) if _enough(table) else None, (*found, *effects, *ends))
+    counts = {f"first to {REACHED:.0%} of V*": first, "there at the end": [x.value >= REACHED for x in ends]}
+    found = [Effect(name, sum(x), unit=f"settings of {len(x)} in which MADE is") for name, x in counts.items()]
+    return judged(table, all(map(all, counts.values())), *found, *effects, *ends)
 
 
 def entropy_helps(table: Table) -> Verdict:
     """Claim 15: E and RE each reach 95% of V* before plain PG does, in every setting."""
-    won = {(m, start): [] for m in ("pg+e", "pg+re") for start in STARTS}
-    for setting in settings(table):
-        for m in ("pg+e", "pg+re"):
-            sooner = steps_to(table, f"{setting}/{m}") < steps_to(table, f"{setting}/pg")
-            won[m, setting.tags["start"]].append(sooner)
     unit = f"fraction of settings in which it reaches {REACHED:.0%} of V* before PG"
-    effects = tuple(Effect(f"{m}, {s} start", float(np.mean(x)), unit=unit) for (m, s), x in won.items() if x)
-    return Verdict(all(map(all, won.values())) if _enough(table) else None, effects)
-
-
-def _steps(n: float) -> str:
-    return f"{n:.0f}" if np.isfinite(n) else "never"
+    effects = []
+    for method, start in ((method, start) for method in ("pg+e", "pg+re") for start in STARTS):
+        won = [x[method] < x["pg"] for one, x in times(table).items() if one.tags["start"] == start]
+        effects.append(Effect(f"{method}, {start} start", float(np.mean(won)), unit=unit))
+    return judged(table, all(x.value == 1 for x in effects), *effects)
 
 
 def draw(table: Table) -> list[PaperFigure]:
@@ -161,10 +157,12 @@ def draw(table: Table) -> list[PaperFigure]:
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = [
-        [one, _steps(steps_to(table, one, 0.5)), _steps(steps_to(table, one)), f"{at_end(table, one):.3f}"]
-        for one in table.labels()
-    ]
+    rows = []
+    for one in table.labels():
+        half, reached = (
+            f"{n:.0f}" if np.isfinite(n) else "never" for n in (steps_to(table, one, 0.5), steps_to(table, one))
+        )
+        rows.append([one, half, reached, f"{at_end(table, one):.3f}"])
     header = ["run", "steps to 50% of V*", "steps to 95% of V*", "lowest J/V* in the last tenth"]
     return [("All runs; the printed MADE objective has a minus sign", header, rows)]
 
