@@ -1,5 +1,7 @@
 """Figure 6: four policy gradients on the chain MDP that makes gradients vanish (Section 4.2, Appendix B.2)."""
 
+import itertools
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -58,15 +60,13 @@ def trials(scale: Scale) -> dict[str, Trial]:
     length["every"] = choose(scale, smoke=10, demo=5, paper=20)
     wide = {"simplex": (0.03, 0.1, 0.3, 1.0, 3.0), "softmax": (0.3, 1.0, 3.0, 10.0, 30.0)}  # the paper names none
     step_sizes = choose(scale, smoke={"simplex": (0.3,), "softmax": (10.0,)}, demo=wide)
-    return {
-        Label(parameterisation=form, start=start, eta=eta, method=name): Ascent(
-            PolicyGradient.named(name, eta=eta, parameterisation=form), first, **length
-        )
-        for form, sizes in step_sizes.items()
-        for eta in sizes
-        for start, first in STARTS.items()
-        for name in (*METHODS, "pg+made printed")
-    }
+    runs: dict[str, Trial] = {}
+    for form, eta in ((form, eta) for form, sizes in step_sizes.items() for eta in sizes):
+        for start, name in itertools.product(STARTS, (*METHODS, "pg+made printed")):
+            method = PolicyGradient.named(name, eta=eta, parameterisation=form)
+            label = Label(parameterisation=form, start=start, eta=eta, method=name)
+            runs[label] = Ascent(method, STARTS[start], **length)
+    return runs
 
 
 def steps_to(table: Table, one: str, share: float = REACHED) -> float:
@@ -81,14 +81,10 @@ def at_end(table: Table, one: str) -> float:
     return float(curve[-max(1, len(curve) // 10) :].min())
 
 
-def settings(table: Table) -> list[Label]:
-    """The recorded combinations of parameterisation, start and step size."""
-    return list(dict.fromkeys(one.without("method") for one in table.select()))
-
-
 def times(table: Table) -> dict[Label, dict[str, float]]:
-    """The steps of each method in each setting."""
-    return {one: {m: steps_to(table, f"{one}/{m}") for m in METHODS} for one in settings(table)}
+    """The steps of each method in each recorded setting: parameterisation, start and step size."""
+    settings = dict.fromkeys(one.without("method") for one in table.select())
+    return {one: {m: steps_to(table, f"{one}/{m}") for m in METHODS} for one in settings}
 
 
 def judged(table: Table, holds: bool, *effects: Effect) -> Verdict:
@@ -133,11 +129,11 @@ def entropy_helps(table: Table) -> Verdict:
 
 
 def draw(table: Table) -> list[PaperFigure]:
-    rows = list(dict.fromkeys(setting.without("eta") for setting in settings(table)))
-    sizes = [[s for s in settings(table) if s.without("eta") == row] for row in rows]
+    rows = list(dict.fromkeys(one.without("eta", "method") for one in table.select()))
+    sizes = [[one.without("method") for one in table.select(**row.tags, method=METHODS[0])] for row in rows]
     fig, axes = plots.figure(len(rows), max(map(len, sizes)), height=1.6, sharey=True)
-    for i, (row, line) in enumerate(zip(rows, sizes, strict=True)):
-        for ax, setting in zip(axes[i], line, strict=False):
+    for row, line, drawn in zip(rows, sizes, axes, strict=True):
+        for ax, setting in zip(drawn, line, strict=False):
             for method in METHODS:
                 steps, curves = table.curves(f"{setting}/{method}", "share")
                 look = plots.style_of(method)
@@ -145,9 +141,8 @@ def draw(table: Table) -> list[PaperFigure]:
                 ax.plot(steps, curves[0], color=look.color, linestyle=look.line, label=look.text, **behind)
             plots.log_axis(ax)
             left = f"{row.tags['parameterisation']}\n{row.tags['start']} start" if setting is line[0] else ""
-            plots.title(
-                ax, f"step size {setting.tags['eta']:g}", x="gradient steps" if i == len(rows) - 1 else "", y=left
-            )
+            below = "gradient steps" if row == rows[-1] else ""
+            plots.title(ax, f"step size {setting.tags['eta']:g}", x=below, y=left)
     plots.legend(fig)
     text = (
         "Chain MDP, H=8: J as a share of V* under exact gradients, tau_k = 0.1/sqrt(k). The timid start takes a_1 with "
@@ -159,10 +154,9 @@ def draw(table: Table) -> list[PaperFigure]:
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     rows = []
     for one in table.labels():
-        half, reached = (
-            f"{n:.0f}" if np.isfinite(n) else "never" for n in (steps_to(table, one, 0.5), steps_to(table, one))
-        )
-        rows.append([one, half, reached, f"{at_end(table, one):.3f}"])
+        steps = (steps_to(table, one, share) for share in (0.5, REACHED))
+        reached = (f"{n:.0f}" if np.isfinite(n) else "never" for n in steps)
+        rows.append([one, *reached, f"{at_end(table, one):.3f}"])
     header = ["run", "steps to 50% of V*", "steps to 95% of V*", "lowest J/V* in the last tenth"]
     return [("All runs; the printed MADE objective has a minus sign", header, rows)]
 

@@ -104,11 +104,8 @@ def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     """Of Dreamer without the steps to a threshold."""
     dreamer, rows = shared.model_based(table), []
     for task in table.tag("task"):
-        level = (
-            f"Dreamer+RE3 published {shared.DREAMER_RE3[task]}"
-            if dreamer
-            else f"threshold {shared.threshold(task):.0f}"
-        )
+        level = f"threshold {shared.threshold(task):.0f}"
+        level = f"Dreamer+RE3 published {shared.DREAMER_RE3[task]}" if dreamer else level
         for method in shared.methods(table, task):
             one = f"{task}/{method}"
             coef = table.runs(one)[0]["description"]["bonus_coef"]["value"]
@@ -175,12 +172,11 @@ def buffer_trials(scale: Scale) -> dict[str, Trial]:
 
 
 def draw_buffer(table: Table) -> list[PaperFigure]:
-    line = lambda window: "--" if window == "all" else "-"  # noqa: E731
-    looks = {w: plots.Style(w, color, line(w)) for w, color in zip((*shared.WINDOWS, "all"), plots.CYCLE, strict=False)}
-    panels = {}
+    colors, panels = dict(zip((*shared.WINDOWS, "all"), plots.CYCLE, strict=False)), {}
     for label in table.select():
         task, method, window = label.tags.values()
-        panels.setdefault(f"{task}, {method}", (shared.threshold(task), {}))[1][label] = looks[window]
+        look = plots.Style(window, colors[window], "--" if window == "all" else "-")
+        panels.setdefault(f"{task}, {method}", (shared.threshold(task), {}))[1][label] = look
     text = (
         f"MADE with a recent buffer of so many actions; all: the whole replay. Return of {_episodes(table)} episodes "
         f"by the mean action, against steps of the environment."
@@ -219,13 +215,9 @@ def dreamer_trials(scale: Scale) -> dict[str, Trial]:
 
 
 def draw_dreamer(table: Table) -> list[PaperFigure]:
-    panels = {
-        task: (
-            shared.DREAMER_RE3[task],
-            {f"{task}/{m}": shared.look(m, "dreamer") for m in shared.methods(table, task)},
-        )
-        for task in table.tag("task")
-    }
+    panels = {}
+    for task, level in ((task, shared.DREAMER_RE3[task]) for task in table.tag("task")):
+        panels[task] = (level, {f"{task}/{m}": shared.look(m, "dreamer") for m in shared.methods(table, task)})
     what = "Dreamer from pixels" if shared.from_pixels(table) else "Dreamer from states"
     text = (
         f"{what} with each bonus, at the paper's bonus coefficients. Return of {_episodes(table)} episodes by the mode, "
@@ -243,13 +235,18 @@ def draw_predictions(table: Table) -> list[PaperFigure]:
     if videos:
         height = ROW + BELOW / len(labels)
         fig, axes = plots.figure(len(labels), 2, height=height, gridspec_kw={"width_ratios": (3, 2)})
-        for label, (strip, _) in zip(labels, axes, strict=True):
+        for label, strip in zip(labels, axes[:, 0], strict=True):
             _video(strip, videos.get(label))
         fields = list(axes[:, 1])
     else:
         fig, fields = plots.panels(len(labels), height=2.2)
     for label, ax in zip(labels, fields, strict=True):
-        _returns(ax, table, label)
+        both = [np.concatenate([x[-1] for x in table.snapshots(label, f"dream/{name}")]) for name in _MODEL_AXES]
+        ends = (float(np.min(both)), float(np.max(both)))
+        with plots.style():
+            ax.plot(ends, ends, color="#888888", linewidth=0.6, linestyle="--")
+            ax.plot(*both, linestyle="", marker="o", markersize=2.5, alpha=0.6)
+        plots.title(ax, label, x=_MODEL_AXES[0], y=_MODEL_AXES[1])
     points = "eturns of windows of the replay after five observations, as paid with the bonus and as the model expects them, "
     points += "all seeds; on the dashed line they are equal."
     seen = "Left, of the first seed: a window of the replay above, below it the model, told the first five observations and "
@@ -267,16 +264,6 @@ def _video(ax, video: np.ndarray | None) -> None:
         width = video.shape[2] // 2
         rows = [np.concatenate(list(video[:, :, at : at + width]), axis=1) for at in (0, width)]
         ax.imshow(np.concatenate(rows), interpolation="nearest", aspect="equal")
-
-
-def _returns(ax, table: Table, label: str) -> None:
-    """Imagined against paid returns, a point a window."""
-    paid, imagined = (np.concatenate([x[-1] for x in table.snapshots(label, f"dream/{name}")]) for name in _MODEL_AXES)
-    low, high = (float(pick(np.concatenate([paid, imagined]))) for pick in (np.min, np.max))
-    with plots.style():
-        ax.plot((low, high), (low, high), color="#888888", linewidth=0.6, linestyle="--")
-        ax.plot(paid, imagined, linestyle="", marker="o", markersize=2.5, alpha=0.6)
-    plots.title(ax, label, x=_MODEL_AXES[0], y=_MODEL_AXES[1])
 
 
 DREAMER = EXPERIMENT._replace(

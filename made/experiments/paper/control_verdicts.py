@@ -142,10 +142,9 @@ def faster(table: Table) -> Verdict:
     """
     found, tuned = ({method: gain_over(table, method, of) for method in GAINS} for of in (False, True))
     named = {f"{m} (printed {GAINS[m]})": x for m, x in found.items()}
-    units = {"steps over MADE's": named, "steps over MADE's, each at its own tuned bonus coefficient": tuned}
-    effects = [
-        x.over._replace(name=f"{m} {x.over.name}", unit=unit) for unit, of in units.items() for m, x in of.items() if x
-    ]
+    units, effects = ("steps over MADE's", "steps over MADE's, each at its own tuned bonus coefficient"), []
+    for of, unit in zip((named, tuned), units, strict=True):
+        effects += [x.over._replace(name=f"{m} {x.over.name}", unit=unit) for m, x in of.items() if x]
     effects += [Effect(task, x, unit="published return of DrQ at 500K") for task, x in PUBLISHED_DRQ.items()]
     none = [f"{m} and MADE share no task and seed that either reaches" for m, x in found.items() if not x]
     holds = together([x.holds(GAINS[m]) if x else None for m, x in found.items()])
@@ -225,12 +224,10 @@ def clearly_above(table: Table) -> Verdict:
     """Claim 26: at 500K steps above RE3 on Hopper and Walker, within a tenth of RE3's published return on the two others."""
     ahead, alike = ("hopper_hop", "walker_run_sparse"), ("cartpole_swingup_sparse", "cheetah_run_sparse")
     found = against(table, (*ahead, *alike), ("re3",), shared.final)
-    margins = {task: COMPARABLE * shared.PUBLISHED_RE3[task] for task in alike}
-    verdicts = [
-        within({"": x}, margins[task], "").holds if task in alike else above({"": x}, "").holds
-        for (task, *_), x in found.items()
-    ]
-    verdict = Verdict(together(verdicts), effects_of(named(found), "return at the end"))
+    margins, each = {task: COMPARABLE * shared.PUBLISHED_RE3[task] for task in alike}, []
+    for (task, *_), x in found.items():
+        each.append((within({"": x}, margins[task], "") if task in alike else above({"": x}, "")).holds)
+    verdict = Verdict(together(each), effects_of(named(found), "return at the end"))
     return judged(table, verdict, (*ahead, *alike), ("re3",), shared.PAPER_STEPS, alone=False)
 
 
@@ -273,13 +270,9 @@ def density_adds(table: Table) -> Verdict:
     That pair is judged, for the paper's bonus coefficients were found with it; `made` and its own cover are shown.
     """
     pairs = ("made-released", "rnd-at-made"), ("made", "cover-at-made")
+    tasks = [[task for task in table.tag("task") if {*pair} <= {*shared.methods(table, task)}] for pair in pairs]
     checked, shown = (
-        {
-            t: difference(table, t, pair, shared.average)
-            for t in table.tag("task")
-            if {*pair} <= {*shared.methods(table, t)}
-        }
-        for pair in pairs
+        {t: difference(table, t, pair, shared.average) for t in of} for pair, of in zip(pairs, tasks, strict=True)
     )
     units = [f"return over the whole run, {a} minus {b}" for a, b in pairs]
     verdict = above(checked, units[0]).also(*effects_of(shown, units[1]))
@@ -340,7 +333,6 @@ def hopper(table: Table) -> Verdict:
     """
     found = {b: (a, x) for (_, a, b), x in against(table, ["hopper_hop"], tuple(GAPS), shared.final).items()}
     holds = together([False if x.high < GAPS[b] else True if x.low > 0 else None for b, (_, x) in found.items()])
-    effects = effects_of(
-        {f"{a} minus {b} (printed {GAPS[b]:.0f})": x for b, (a, x) in found.items()}, "return at the end"
-    )
+    names = {f"{a} minus {b} (printed {GAPS[b]:.0f})": x for b, (a, x) in found.items()}
+    effects = effects_of(names, "return at the end")
     return judged(table, Verdict(holds, effects), ["hopper_hop"], DREAMERS, shared.PAPER_STEPS)

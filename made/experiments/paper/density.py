@@ -24,13 +24,12 @@ from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdi
 from made.nets.fit import Fit
 from made.training.rollout import EnvSlot, ResetPool, refill_pool, reset_slots, rollout
 
-ESTIMATORS = {
-    "released": "released VAE",
-    "vae": "our VAE",
-    "factorised": "product of marginals",
-    "hashed": "hashed counts",
+ESTIMATORS = {  # each borrows the color of a method
+    "released": plots.style_of("noveld")._replace(text="released VAE"),
+    "vae": plots.style_of("made")._replace(text="our VAE"),
+    "factorised": plots.style_of("re3")._replace(text="product of marginals"),
+    "hashed": plots.style_of("none")._replace(text="hashed counts"),
 }
-LOOKS = {"released": "noveld", "vae": "made", "factorised": "re3", "hashed": "none"}  # whose color each one borrows
 TASKS = {
     "Empty": "MiniGrid-Empty-Random-6x6-v0",
     "DoorKey": "MiniGrid-DoorKey-6x6-v0",
@@ -225,13 +224,13 @@ def _final(table: Table, task: str, metric: str) -> Interval:
 
 def draw(table: Table) -> list[PaperFigure]:
     """Top: rank correlation over training on each task. Bottom: what the latents carry; log density against log count."""
-    tasks, looks = table.labels(), {name: plots.style_of(method) for name, method in LOOKS.items()}
-    last, settings = tasks[-1], table.runs(tasks[0])[0]["description"]
+    tasks, settings = table.labels(), table.runs(table.labels()[0])[0]["description"]
+    last = tasks[-1]
     fig, axes = plots.figure(2, 3, height=2.3)
     for ax, task in zip(axes[0], tasks, strict=False):
-        for name, text in ESTIMATORS.items():
+        for name, look in ESTIMATORS.items():
             steps, values = table.curves(task, f"rank_{name}")
-            plots.range_band(ax, steps, np.nan_to_num(values), looks[name], marker=looks[name].marker, label=text)
+            plots.range_band(ax, steps, np.nan_to_num(values), look, marker=look.marker)
         ax.axhline(ENOUGH, color="black", linestyle=":", linewidth=0.8)
         ax.set_ylim(-0.3, 1.05)
         plots.title(ax, task, x=f"iterations of {settings['n_envs'] * settings['unroll']:,} pairs")
@@ -239,16 +238,16 @@ def draw(table: Table) -> list[PaperFigure]:
         ax.set_axis_off()
     axes[0, 0].set_ylabel("rank correlation\nwith true counts")
     for ax, name in zip(axes[1, 1:], ("released", "vae"), strict=True):
-        look = looks[name]
+        look = ESTIMATORS[name]
         steps, values = table.curves(last, f"kl_{name}")
         kl = np.maximum(values.mean(0), 1e-6)
         axes[1, 0].plot(steps, kl, color=look.color, linestyle=look.line, marker=look.marker)
         count, first, log_d = (table.arrays(last, one)[1][0, -1] for one in ("count", "first", f"log_{name}"))
         ax.plot(count[first > 0], -0.5 * log_d[first > 0], ".", color=look.color, alpha=0.6, markeredgewidth=0)
         plots.log_axis(ax)
-        plots.title(ax, ESTIMATORS[name], x="occurrences in the window", y="log factor")
+        plots.title(ax, look.text, x="occurrences in the window", y="log factor")
     collapsed = ACTIVE * settings["released"]["latent"]
-    axes[1, 0].axhline(collapsed, color=looks["released"].color, linestyle=":", linewidth=0.8)
+    axes[1, 0].axhline(collapsed, color=ESTIMATORS["released"].color, linestyle=":", linewidth=0.8)
     plots.log_axis(axes[1, 0], "y")
     plots.title(axes[1, 0], "what the latents carry", x="iterations", y="nats")
     plots.legend(fig)
@@ -265,11 +264,11 @@ def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     header = ["task", "estimate", "rank, by view", "rank, by full state", "deviation of the log factor", "KL in nats"]
     rows = []
     for task in table.labels():
-        for name, text in ESTIMATORS.items():
+        for name, look in ESTIMATORS.items():
             kl = f"kl_{name}"
             carried = f"{table.final(task, kl).mean():.3g}" if kl in table.metrics(task) else "-"
             found = [str(_final(table, task, f"{what}_{name}")) for what in ("rank", "full", "spread")]
-            rows.append([task, text, *found, carried])
+            rows.append([task, look.text, *found, carried])
     return [("Estimates of the density at the end, last quarter of the rows", header, rows)]
 
 

@@ -129,9 +129,9 @@ def studies(table: Table) -> list[tuple[Setting, str, str]]:
 
 def beats_hoeffding(table: Table) -> Verdict:
     """Claim 8, at the declared window; what the other windows do is shown with it."""
-    gaps = {
-        f"{lock} {a}": types.difference(table, f"{at}/{MADE_B}", f"{at}/hoeffding") for lock, a, at in studies(table)
-    }
+    gaps = {}
+    for lock, algorithm, at in studies(table):
+        gaps[f"{lock} {algorithm}"] = types.difference(table, f"{at}/{MADE_B}", f"{at}/hoeffding")
     verdict = types.above(gaps, f"average return, {MADE_B} minus Hoeffding")
     return verdict.also(*_by_window(table, "hoeffding"))
 

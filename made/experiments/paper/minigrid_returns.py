@@ -22,8 +22,8 @@ def trials(scale: Scale) -> dict[str, Trial]:
     found: dict[str, Trial] = {}
     for task, budget in shared.budgets(scale).items():
         for method in (*budget.methods, *budget.unsearched):
-            settings = shared.chosen(task, method, scale)
-            found[Label(task=task, method=method)] = shared.run_of(task, method, scale, budget.rows(method), **settings)
+            rows, settings = dict(budget.longer).get(method, budget.report), shared.chosen(task, method, scale)
+            found[Label(task=task, method=method)] = shared.run_of(task, method, scale, rows, **settings)
     return found
 
 

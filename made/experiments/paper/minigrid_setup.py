@@ -174,10 +174,6 @@ class Budget(NamedTuple):
     unsearched: tuple[str, ...] = ()  # reported too, at settings from HARDER or NEAREST
     longer: tuple[tuple[str, int], ...] = ()  # methods with rows of their own: the paper's 90 million frames
 
-    def rows(self, method: str) -> int:
-        """How many rows a method is reported for."""
-        return dict(self.longer).get(method, self.report)
-
 
 BUDGETS: dict[str, dict[str, Budget]] = {
     "smoke": {"MultiRoom-N2-S4": Budget(2, 2, LATER[:-1])},  # one program

@@ -117,9 +117,8 @@ def _draws(table: Table, metric: str) -> np.ndarray:
 
 def _equal(table: Table, metrics: dict[str, str], *more: Effect) -> Verdict:
     errors = {name: _draws(table, metric) for name, metric in metrics.items()}
-    effects = [
-        Effect(name, float(x.max()), unit=f"largest error over {x.size} random MDPs") for name, x in errors.items()
-    ]
+    unit = f"largest error over {next(iter(errors.values())).size} random MDPs"
+    effects = [Effect(name, float(x.max()), unit=unit) for name, x in errors.items()]
     return Verdict(max(x.value for x in effects) <= EXACT, (*effects, *more))
 
 
