@@ -57,14 +57,6 @@ class Wanderer(Agent):
         return jnp.sqrt(1 - self.drift**2) * state + self.drift * fresh, {}
 
 
-class Seen(NamedTuple):
-    """One transition of the window, as the truth is counted from it."""
-
-    image: Array
-    hash: Array
-    action: Array
-
-
 class EstimatesState(NamedTuple):
     """The wanderer, the grids, the window of transitions, and the state of every estimate."""
 
@@ -106,8 +98,8 @@ class Estimates(Trial):
         agent = self.agent.init(k_agent, self.env.spec)
         parts = (self.env, self.agent, NoBonus(), ())
         streams, waiting = (reset_slots(*parts, self.n_envs, k) for k in (k_streams, k_reserve))
-        obs = jax.tree.map(lambda x: x[0], streams.obs)
-        window = ring_buffer.empty(Seen(obs["image"], obs["hash"], jnp.zeros((), jnp.int32)), self.window)
+        seen = {**jax.tree.map(lambda x: x[0], streams.obs), "action": jnp.zeros((), jnp.int32)}
+        window = ring_buffer.empty(seen, self.window)
         keys = jax.random.split(k_density, len(ESTIMATORS))
         states = {n: getattr(self, n).init(k, self.env.spec) for n, k in zip(ESTIMATORS, keys, strict=True)}
         reserve = ResetPool(waiting, jnp.zeros(self.n_envs, bool))
@@ -118,7 +110,7 @@ class Estimates(Trial):
         parts = (self.env, self.agent, NoBonus())
         rolled = rollout(*parts, state.agent, (), state.streams, self.unroll, k_roll, reserve=state.reserve)
         batch = rolled.batch
-        seen = Seen(batch.obs["image"], batch.obs["hash"], batch.action)
+        seen = {**batch.obs, "action": batch.action}
         window, _ = ring_buffer.push(state.window, trees.flatten_leading(seen, 2))
         densities, metrics = {}, {}
         for name, k in zip(ESTIMATORS, jax.random.split(k_density, len(ESTIMATORS)), strict=True):
@@ -131,8 +123,7 @@ class Estimates(Trial):
     def snapshot(self, state):
         drawn = ring_buffer.sample(state.window, self.probes, jax.random.fold_in(jax.random.key(0), state.k))
         zeros = jnp.zeros(self.probes)
-        obs = {"image": drawn.image, "hash": drawn.hash}
-        batch = Transition(obs, drawn.action, zeros, (), zeros > 0, zeros > 0)
+        batch = Transition(drawn, drawn["action"], zeros, (), zeros > 0, zeros > 0)
         (count, first), of_states = (occurrences(state.window, drawn, part) for part in ("image", "hash"))
         read: dict[str, Array] = {"count": count, "first": first, "distinct": first.sum()}
         for name in ESTIMATORS:
@@ -144,12 +135,12 @@ class Estimates(Trial):
         return read
 
 
-def occurrences(window: ring_buffer.Ring, drawn: Seen, part: str) -> tuple[Float[Array, " M"], Bool[Array, " M"]]:
+def occurrences(window: ring_buffer.Ring, drawn: PyTree, part: str) -> tuple[Float[Array, " M"], Bool[Array, " M"]]:
     """How often each (part of the observation, action) occurs in the window, and which are the first of their kind.
 
     Exact, by comparing 64-bit keys with all of the window.
     """
-    keys = jax.vmap(lambda one: hashing.digest((getattr(one, part), one.action)))
+    keys = jax.vmap(lambda one: hashing.digest((one[part], one["action"])))
     held = jnp.arange(ring_buffer.capacity(window)) < ring_buffer.size(window)
     all_of, some = keys(window.items), keys(drawn)
     same = (some[:, None] == all_of).all(-1) & held
