@@ -35,7 +35,7 @@ def measures() -> Iterator[Measure]:
 
 def lock_trial() -> RunConfig:
     """Value iteration with MADE on the lock, as the study runs it."""
-    agent = algorithms(LOCK, variants=False)["vi"]
+    agent = algorithms(LOCK)["vi"]
     return lock_run(LOCK, agent, MADE.tabular(WINDOW), every=15, probes=())
 
 

@@ -82,6 +82,10 @@ class Verdict(NamedTuple):
             parts.append(f"{unit}: {same}" if unit else same)
         return ". ".join([*(part[:1].upper() + part[1:] for part in parts), *filter(None, [self.note])])
 
+    def also(self, *effects: Effect) -> "Verdict":
+        """The same with further numbers."""
+        return self._replace(effects=(*self.effects, *effects))
+
 
 class Claim(NamedTuple):
     """One testable sentence of the paper."""
@@ -243,6 +247,13 @@ def _all_of(intervals: Mapping[str, Interval], unit: str, each: Sequence[tuple[A
 def together(verdicts: Sequence[bool | None]) -> bool | None:
     """Holds if all do, fails if any does, else cannot tell."""
     return False if False in verdicts else True if verdicts and all(verdicts) else None
+
+
+def decide(holds: bool, effects: Sequence[Effect], missing: Sequence[str] = (), fails: bool | None = None) -> Verdict:
+    """Holds where nothing is missing, else cannot tell; `fails`, where given, is false whatever is missing."""
+    if fails or (fails is None and not holds and not missing):
+        return Verdict(False, tuple(effects))
+    return Verdict(True if holds and not missing else None, tuple(effects), missing=tuple(missing))
 
 
 def effects_of(intervals: Mapping[str, Interval], unit: str, null: float = 0.0) -> tuple[Effect, ...]:

@@ -15,7 +15,7 @@ from made.bonuses.release import ReleasedRND, ReleasedVAE
 from made.core import Bonus, Environment, NoMemory, Space, Spec, Step
 from made.envs.minigrid import Empty, Grid
 from made.envs.tabular import RandomTabular
-from made.experiments.paper.minigrid_methods import Family
+from made.experiments.paper.minigrid_setup import Family
 from made.nets.fit import Fit
 from made.tabular.families import Lock
 from made.training.on_policy import RunConfig

@@ -1,5 +1,7 @@
 """Figure 6: four policy gradients on the chain MDP that makes gradients vanish (Section 4.2, Appendix B.2)."""
 
+import itertools
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -56,24 +58,21 @@ class Ascent(Trial):
 def trials(scale: Scale) -> dict[str, Trial]:
     length = {"iterations": choose(scale, smoke=60, demo=3000, small=6000, paper=20000)}
     length["every"] = choose(scale, smoke=10, demo=5, paper=20)
-    runs: dict[str, Trial] = {}
     wide = {"simplex": (0.03, 0.1, 0.3, 1.0, 3.0), "softmax": (0.3, 1.0, 3.0, 10.0, 30.0)}  # the paper names none
     step_sizes = choose(scale, smoke={"simplex": (0.3,), "softmax": (10.0,)}, demo=wide)
-    for parameterisation, sizes in step_sizes.items():
-        for eta in sizes:
-            for start, first in STARTS.items():
-                for name in (*METHODS, "pg+made printed"):
-                    method = PolicyGradient.named(name, eta=eta, parameterisation=parameterisation)
-                    label = Label(parameterisation=parameterisation, start=start, eta=eta, method=name)
-                    runs[label] = Ascent(method, first, **length)
+    runs: dict[str, Trial] = {}
+    for form, eta in ((form, eta) for form, sizes in step_sizes.items() for eta in sizes):
+        for start, name in itertools.product(STARTS, (*METHODS, "pg+made printed")):
+            method = PolicyGradient.named(name, eta=eta, parameterisation=form)
+            label = Label(parameterisation=form, start=start, eta=eta, method=name)
+            runs[label] = Ascent(method, STARTS[start], **length)
     return runs
 
 
 def steps_to(table: Table, one: str, share: float = REACHED) -> float:
     """The first recorded step with J at least that share of V*; infinite if there is none."""
     steps, curves = table.curves(one, "share")
-    hit = np.flatnonzero(curves[0] >= share)
-    return float(steps[hit[0]]) if hit.size else np.inf
+    return next((float(step) for step, x in zip(steps, curves[0], strict=True) if x >= share), np.inf)
 
 
 def at_end(table: Table, one: str) -> float:
@@ -82,13 +81,15 @@ def at_end(table: Table, one: str) -> float:
     return float(curve[-max(1, len(curve) // 10) :].min())
 
 
-def settings(table: Table) -> list[Label]:
-    """The recorded combinations of parameterisation, start and step size."""
-    return list(dict.fromkeys(one.without("method") for one in table.select()))
+def times(table: Table) -> dict[Label, dict[str, float]]:
+    """The steps of each method in each recorded setting: parameterisation, start and step size."""
+    settings = dict.fromkeys(one.without("method") for one in table.select())
+    return {one: {m: steps_to(table, f"{one}/{m}") for m in METHODS} for one in settings}
 
 
-def _enough(table: Table) -> bool:
-    return len(table.curves(table.labels()[0], "share")[0]) >= 100
+def judged(table: Table, holds: bool, *effects: Effect) -> Verdict:
+    """The verdict on curves of a hundred points at least."""
+    return Verdict(holds if len(table.curves(table.labels()[0], "share")[0]) >= 100 else None, effects)
 
 
 UNIT = f"steps to {REACHED:.0%} of V*"
@@ -96,54 +97,43 @@ UNIT = f"steps to {REACHED:.0%} of V*"
 
 def plain_is_slow(table: Table) -> Verdict:
     """Claim 13: in most settings plain PG needs at least four times the steps of the fastest method, or never gets there."""
-    slow, effects = 0, []
-    for setting in settings(table):
-        times = {m: steps_to(table, f"{setting}/{m}") for m in METHODS}
-        fastest = min(times.values())
-        slow += times["pg"] >= SLOW * fastest or times["pg"] == np.inf
-        effects += [Effect(f"{setting} PG", times["pg"], unit=UNIT), Effect("fastest", fastest, unit=UNIT)]
-    n = len(settings(table))
-    count = Effect("", slow, unit=f"settings of {n} in which PG is slow")
-    return Verdict(slow > n / 2 if _enough(table) else None, (count, *effects))
+    slow, effects = [], []
+    for setting, steps in times(table).items():
+        plain, fastest = steps["pg"], min(steps.values())
+        slow.append(plain >= SLOW * fastest or plain == np.inf)
+        effects += [Effect(f"{setting} PG", plain, unit=UNIT), Effect("fastest", fastest, unit=UNIT)]
+    count = Effect("", sum(slow), unit=f"settings of {len(slow)} in which PG is slow")
+    return judged(table, sum(slow) > len(slow) / 2, count, *effects)
 
 
 def made_is_best(table: Table) -> Verdict:
     """Claim 14: MADE reaches 95% of V* before PG+E and PG+RE and is there at the end, in every setting."""
-    first, stays, effects, ends = [], [], [], []
-    for setting in settings(table):
-        times = {m: steps_to(table, f"{setting}/{m}") for m in METHODS}
-        end = at_end(table, f"{setting}/pg+made")
-        first.append(np.isfinite(times["pg+made"]) and times["pg+made"] < min(times["pg+e"], times["pg+re"]))
-        stays.append(end >= REACHED)
-        effects += [Effect(f"{setting}/{m}", times[m], unit=UNIT) for m in METHODS[1:]]
-        ends.append(Effect(setting, end, unit="MADE at the end, J/V*"))
-    counts = {f"first to {REACHED:.0%} of V*": first, "there at the end": stays}
-    found = (Effect(name, sum(x), unit=f"settings of {len(x)} in which MADE is") for name, x in counts.items())
-    return Verdict(all(first) and all(stays) if _enough(table) else None, (*found, *effects, *ends))
+    first, effects, ends = [], [], []
+    for setting, steps in times(table).items():
+        first.append(steps["pg+made"] < min(steps["pg+e"], steps["pg+re"]))
+        effects += [Effect(f"{setting}/{m}", steps[m], unit=UNIT) for m in METHODS[1:]]
+        ends.append(Effect(setting, at_end(table, f"{setting}/pg+made"), unit="MADE at the end, J/V*"))
+    counts = {f"first to {REACHED:.0%} of V*": first, "there at the end": [x.value >= REACHED for x in ends]}
+    found = [Effect(name, sum(x), unit=f"settings of {len(x)} in which MADE is") for name, x in counts.items()]
+    return judged(table, all(map(all, counts.values())), *found, *effects, *ends)
 
 
 def entropy_helps(table: Table) -> Verdict:
     """Claim 15: E and RE each reach 95% of V* before plain PG does, in every setting."""
-    won = {(m, start): [] for m in ("pg+e", "pg+re") for start in STARTS}
-    for setting in settings(table):
-        for m in ("pg+e", "pg+re"):
-            sooner = steps_to(table, f"{setting}/{m}") < steps_to(table, f"{setting}/pg")
-            won[m, setting.tags["start"]].append(sooner)
     unit = f"fraction of settings in which it reaches {REACHED:.0%} of V* before PG"
-    effects = tuple(Effect(f"{m}, {s} start", float(np.mean(x)), unit=unit) for (m, s), x in won.items() if x)
-    return Verdict(all(map(all, won.values())) if _enough(table) else None, effects)
-
-
-def _steps(n: float) -> str:
-    return f"{n:.0f}" if np.isfinite(n) else "never"
+    effects = []
+    for method, start in ((method, start) for method in ("pg+e", "pg+re") for start in STARTS):
+        won = [x[method] < x["pg"] for one, x in times(table).items() if one.tags["start"] == start]
+        effects.append(Effect(f"{method}, {start} start", float(np.mean(won)), unit=unit))
+    return judged(table, all(x.value == 1 for x in effects), *effects)
 
 
 def draw(table: Table) -> list[PaperFigure]:
-    rows = list(dict.fromkeys(setting.without("eta") for setting in settings(table)))
-    sizes = [[s for s in settings(table) if s.without("eta") == row] for row in rows]
+    rows = list(dict.fromkeys(one.without("eta", "method") for one in table.select()))
+    sizes = [[one.without("method") for one in table.select(**row.tags, method=METHODS[0])] for row in rows]
     fig, axes = plots.figure(len(rows), max(map(len, sizes)), height=1.6, sharey=True)
-    for i, (row, line) in enumerate(zip(rows, sizes, strict=True)):
-        for ax, setting in zip(axes[i], line, strict=False):
+    for row, line, drawn in zip(rows, sizes, axes, strict=True):
+        for ax, setting in zip(drawn, line, strict=False):
             for method in METHODS:
                 steps, curves = table.curves(f"{setting}/{method}", "share")
                 look = plots.style_of(method)
@@ -151,9 +141,8 @@ def draw(table: Table) -> list[PaperFigure]:
                 ax.plot(steps, curves[0], color=look.color, linestyle=look.line, label=look.text, **behind)
             plots.log_axis(ax)
             left = f"{row.tags['parameterisation']}\n{row.tags['start']} start" if setting is line[0] else ""
-            plots.title(
-                ax, f"step size {setting.tags['eta']:g}", x="gradient steps" if i == len(rows) - 1 else "", y=left
-            )
+            below = "gradient steps" if row == rows[-1] else ""
+            plots.title(ax, f"step size {setting.tags['eta']:g}", x=below, y=left)
     plots.legend(fig)
     text = (
         "Chain MDP, H=8: J as a share of V* under exact gradients, tau_k = 0.1/sqrt(k). The timid start takes a_1 with "
@@ -163,10 +152,11 @@ def draw(table: Table) -> list[PaperFigure]:
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = [
-        [one, _steps(steps_to(table, one, 0.5)), _steps(steps_to(table, one)), f"{at_end(table, one):.3f}"]
-        for one in table.labels()
-    ]
+    rows = []
+    for one in table.labels():
+        steps = (steps_to(table, one, share) for share in (0.5, REACHED))
+        reached = (f"{n:.0f}" if np.isfinite(n) else "never" for n in steps)
+        rows.append([one, *reached, f"{at_end(table, one):.3f}"])
     header = ["run", "steps to 50% of V*", "steps to 95% of V*", "lowest J/V* in the last tenth"]
     return [("All runs; the printed MADE objective has a minus sign", header, rows)]
 

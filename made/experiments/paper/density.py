@@ -12,7 +12,7 @@ from made.bonuses.count import NoBonus
 from made.bonuses.densities.recent_counts import Factorized, HashedRecentCounts
 from made.bonuses.densities.vae import ACTIVE, VAE
 from made.bonuses.release import ReleasedVAE
-from made.core import Agent, Density, Environment, Transition, hashing, ring_buffer
+from made.core import Agent, Density, Environment, Transition, hashing, ring_buffer, trees
 from made.core.config import COUNT, SHARE, check_numbers
 from made.core.trial import Trial
 from made.envs.minigrid import make_grid
@@ -24,13 +24,12 @@ from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdi
 from made.nets.fit import Fit
 from made.training.rollout import EnvSlot, ResetPool, refill_pool, reset_slots, rollout
 
-ESTIMATORS = {
-    "released": "released VAE",
-    "vae": "our VAE",
-    "factorised": "product of marginals",
-    "hashed": "hashed counts",
+ESTIMATORS = {  # each borrows the color of a method
+    "released": plots.style_of("noveld")._replace(text="released VAE"),
+    "vae": plots.style_of("made")._replace(text="our VAE"),
+    "factorised": plots.style_of("re3")._replace(text="product of marginals"),
+    "hashed": plots.style_of("none")._replace(text="hashed counts"),
 }
-LOOKS = {"released": "noveld", "vae": "made", "factorised": "re3", "hashed": "none"}  # whose color each one borrows
 TASKS = {
     "Empty": "MiniGrid-Empty-Random-6x6-v0",
     "DoorKey": "MiniGrid-DoorKey-6x6-v0",
@@ -56,14 +55,6 @@ class Wanderer(Agent):
     def update(self, state, batch, reward_fn, key):
         fresh = jax.random.normal(key, state.shape)
         return jnp.sqrt(1 - self.drift**2) * state + self.drift * fresh, {}
-
-
-class Seen(NamedTuple):
-    """One transition of the window, as the truth is counted from it."""
-
-    image: Array
-    hash: Array
-    action: Array
 
 
 class EstimatesState(NamedTuple):
@@ -107,8 +98,8 @@ class Estimates(Trial):
         agent = self.agent.init(k_agent, self.env.spec)
         parts = (self.env, self.agent, NoBonus(), ())
         streams, waiting = (reset_slots(*parts, self.n_envs, k) for k in (k_streams, k_reserve))
-        obs = jax.tree.map(lambda x: x[0], streams.obs)
-        window = ring_buffer.empty(Seen(obs["image"], obs["hash"], jnp.zeros((), jnp.int32)), self.window)
+        seen = {**jax.tree.map(lambda x: x[0], streams.obs), "action": jnp.zeros((), jnp.int32)}
+        window = ring_buffer.empty(seen, self.window)
         keys = jax.random.split(k_density, len(ESTIMATORS))
         states = {n: getattr(self, n).init(k, self.env.spec) for n, k in zip(ESTIMATORS, keys, strict=True)}
         reserve = ResetPool(waiting, jnp.zeros(self.n_envs, bool))
@@ -119,10 +110,8 @@ class Estimates(Trial):
         parts = (self.env, self.agent, NoBonus())
         rolled = rollout(*parts, state.agent, (), state.streams, self.unroll, k_roll, reserve=state.reserve)
         batch = rolled.batch
-        flat = jax.tree.map(
-            lambda x: x.reshape(-1, *x.shape[2:]), Seen(batch.obs["image"], batch.obs["hash"], batch.action)
-        )
-        window, _ = ring_buffer.push(state.window, flat)
+        seen = {**batch.obs, "action": batch.action}
+        window, _ = ring_buffer.push(state.window, trees.flatten_leading(seen, 2))
         densities, metrics = {}, {}
         for name, k in zip(ESTIMATORS, jax.random.split(k_density, len(ESTIMATORS)), strict=True):
             densities[name], found = getattr(self, name).update(state.densities[name], batch, k)
@@ -134,34 +123,29 @@ class Estimates(Trial):
     def snapshot(self, state):
         drawn = ring_buffer.sample(state.window, self.probes, jax.random.fold_in(jax.random.key(0), state.k))
         zeros = jnp.zeros(self.probes)
-        obs = {"image": drawn.image, "hash": drawn.hash}
-        batch = Transition(obs, drawn.action, zeros, (), zeros > 0, zeros > 0)
-        views, pairs = (occurrences(state.window, drawn, part) for part in ("image", "hash"))
-        read: dict[str, Array] = {"count": views.count, "first": views.first, "distinct": views.first.sum()}
+        batch = Transition(drawn, drawn["action"], zeros, (), zeros > 0, zeros > 0)
+        (count, first), of_states = (occurrences(state.window, drawn, part) for part in ("image", "hash"))
+        read: dict[str, Array] = {"count": count, "first": first, "distinct": first.sum()}
         for name in ESTIMATORS:
             log_d = getattr(self, name).log_density(state.densities[name], batch)
             read[f"log_{name}"] = log_d
-            read[f"rank_{name}"] = rank_correlation(log_d, views.count, views.first)
-            read[f"full_{name}"] = rank_correlation(log_d, pairs.count, pairs.first)
+            read[f"rank_{name}"] = rank_correlation(log_d, count, first)
+            read[f"full_{name}"] = rank_correlation(log_d, *of_states)
             read[f"spread_{name}"] = 0.5 * log_d.std()
         return read
 
 
-class Occurrences(NamedTuple):
-    """How often each of some pairs occurs in a window, and which of them are the first of their kind."""
+def occurrences(window: ring_buffer.Ring, drawn: PyTree, part: str) -> tuple[Float[Array, " M"], Bool[Array, " M"]]:
+    """How often each (part of the observation, action) occurs in the window, and which are the first of their kind.
 
-    count: Float[Array, " M"]
-    first: Bool[Array, " M"]
-
-
-def occurrences(window: ring_buffer.Ring, drawn: Seen, part: str) -> Occurrences:
-    """Exact numbers, by comparing 64-bit keys of (part of the observation, action) with all of the window."""
-    keys = jax.vmap(lambda one: hashing.digest((getattr(one, part), one.action)))
+    Exact, by comparing 64-bit keys with all of the window.
+    """
+    keys = jax.vmap(lambda one: hashing.digest((one[part], one["action"])))
     held = jnp.arange(ring_buffer.capacity(window)) < ring_buffer.size(window)
     all_of, some = keys(window.items), keys(drawn)
     same = (some[:, None] == all_of).all(-1) & held
     before = jnp.tril((some[:, None] == some).all(-1), -1).any(-1)
-    return Occurrences(same.sum(-1).astype(float), ~before)
+    return same.sum(-1).astype(float), ~before
 
 
 def rank_correlation(x: Float[Array, " M"], y: Float[Array, " M"], among: Bool[Array, " M"]) -> Float[Array, ""]:
@@ -178,27 +162,20 @@ def rank_correlation(x: Float[Array, " M"], y: Float[Array, " M"], among: Bool[A
 
 def trials(scale: Scale) -> dict[str, Trial]:
     """The same number of steps, rate and minibatch for both VAEs."""
-    window = choose(scale, smoke=500, demo=10_000)
-    width = choose(scale, smoke=16, demo=128, paper=256)
+    size = {"window": 10_000, "iterations": choose(scale, smoke=4, demo=30, small=60, paper=600)}
+    size |= {"every": choose(scale, smoke=2, demo=5, paper=25)}
+    size |= choose(scale, smoke={"window": 500, "probes": 64, "n_envs": 4, "unroll": 16}, demo={})
     fit = Fit(2e-3, clip=1e9, steps=choose(scale, smoke=2, demo=24), batch=choose(scale, smoke=16, demo=64))
-    room = {"window": window, "capacity": window, "view": "image"}
-    latent = choose(scale, smoke=4, demo=32)
-    return {
-        name: Estimates(
-            make_grid(task, shows=("image", "hash")),
-            released=ReleasedVAE(fit=fit, latent=choose(scale, smoke=4, demo=128), width=width, **room),
-            vae=VAE(fit=fit, latent=latent, width=width, fresh=0, **room),
-            factorised=Factorized(**room),
-            hashed=HashedRecentCounts(**room),
-            window=window,
-            probes=choose(scale, smoke=64, demo=256),
-            n_envs=choose(scale, smoke=4, demo=16),
-            unroll=choose(scale, smoke=16, demo=64),
-            iterations=choose(scale, smoke=4, demo=30, small=60, paper=600),
-            every=choose(scale, smoke=2, demo=5, paper=25),
-        )
-        for name, task in list(TASKS.items())[: choose(scale, smoke=1, demo=3)]
+    room = {"window": size["window"], "capacity": size["window"], "view": "image"}
+    of_vaes = {"fit": fit, "width": choose(scale, smoke=16, demo=128, paper=256), **room}
+    estimates = {
+        "released": ReleasedVAE(latent=choose(scale, smoke=4, demo=128), **of_vaes),
+        "vae": VAE(latent=choose(scale, smoke=4, demo=32), fresh=0, **of_vaes),
+        "factorised": Factorized(**room),
+        "hashed": HashedRecentCounts(**room),
     }
+    tasks = list(TASKS.items())[: choose(scale, smoke=1, demo=3)]
+    return {name: Estimates(make_grid(task, shows=("image", "hash")), **estimates, **size) for name, task in tasks}
 
 
 def is_a_density(table: Table) -> Verdict:
@@ -210,26 +187,20 @@ def is_a_density(table: Table) -> Verdict:
     tasks = table.labels()
     ranks, ours = ({task: _final(table, task, f"rank_{name}") for task in tasks} for name in ("released", "vae"))
     idle = [float((_ends(table, task, "collapsed_released") > 0.5).mean()) for task in tasks]
-    most = {
-        "KL of the released VAE": ("kl_released", "nats, at most"),
-        "released VAE": ("spread_released", "standard deviation of the log factor, at most"),
-        "true counts": ("spread_hashed", "standard deviation of the log factor, at most"),
-    }
+    most = lambda metric: max(float(_ends(table, task, metric).mean()) for task in tasks)  # noqa: E731
+    spread = "standard deviation of the log factor, at most"
     effects = (
         *types.effects_of(ranks, "rank correlation of the released VAE with true counts"),
         *types.effects_of(ours, "rank correlation of our VAE with true counts"),
         Effect("released VAE", float(np.mean(idle)), unit="fraction of runs with a collapsed posterior"),
-        *(
-            Effect(name, max(float(_ends(table, task, metric).mean()) for task in tasks), unit=unit)
-            for name, (metric, unit) in most.items()
-        ),
+        Effect("KL of the released VAE", most("kl_released"), unit="nats, at most"),
+        Effect("released VAE", most("spread_released"), unit=spread),
+        Effect("true counts", most("spread_hashed"), unit=spread),
     )
-    if missing := types.few_seeds(*(x.n for x in ranks.values())):
-        return Verdict(None, effects, missing=missing)
-    if all(i.low > ENOUGH for i in ranks.values()) and not any(idle):
-        return Verdict(True, effects)
-    failed = min(idle) == 1 or any(i.high < ENOUGH for i in ranks.values())
-    return Verdict(False if failed else None, effects)
+    missing = types.few_seeds(*(x.n for x in ranks.values()))
+    holds = all(i.low > ENOUGH for i in ranks.values()) and not any(idle)
+    fails = min(idle) == 1 or any(i.high < ENOUGH for i in ranks.values())
+    return types.decide(holds, effects, missing, fails and not missing)
 
 
 def _ends(table: Table, task: str, metric: str) -> np.ndarray:
@@ -244,53 +215,39 @@ def _final(table: Table, task: str, metric: str) -> Interval:
 
 def draw(table: Table) -> list[PaperFigure]:
     """Top: rank correlation over training on each task. Bottom: what the latents carry; log density against log count."""
-    tasks = table.labels()
+    tasks, settings = table.labels(), table.runs(table.labels()[0])[0]["description"]
+    last = tasks[-1]
     fig, axes = plots.figure(2, 3, height=2.3)
     for ax, task in zip(axes[0], tasks, strict=False):
-        _ranks(ax, table, task)
+        for name, look in ESTIMATORS.items():
+            steps, values = table.curves(task, f"rank_{name}")
+            plots.range_band(ax, steps, np.nan_to_num(values), look, marker=look.marker)
+        ax.axhline(ENOUGH, color="black", linestyle=":", linewidth=0.8)
+        ax.set_ylim(-0.3, 1.05)
+        plots.title(ax, task, x=f"iterations of {settings['n_envs'] * settings['unroll']:,} pairs")
     for ax in axes[0, len(tasks) :]:
         ax.set_axis_off()
     axes[0, 0].set_ylabel("rank correlation\nwith true counts")
-    _carried(axes[1, 0], table, tasks[-1])
     for ax, name in zip(axes[1, 1:], ("released", "vae"), strict=True):
-        _scatter(ax, table, tasks[-1], name)
+        look = ESTIMATORS[name]
+        steps, values = table.curves(last, f"kl_{name}")
+        kl = np.maximum(values.mean(0), 1e-6)
+        axes[1, 0].plot(steps, kl, color=look.color, linestyle=look.line, marker=look.marker)
+        count, first, log_d = (table.arrays(last, one)[1][0, -1] for one in ("count", "first", f"log_{name}"))
+        ax.plot(count[first > 0], -0.5 * log_d[first > 0], ".", color=look.color, alpha=0.6, markeredgewidth=0)
+        plots.log_axis(ax)
+        plots.title(ax, look.text, x="occurrences in the window", y="log factor")
+    collapsed = ACTIVE * settings["released"]["latent"]
+    axes[1, 0].axhline(collapsed, color=ESTIMATORS["released"].color, linestyle=":", linewidth=0.8)
+    plots.log_axis(axes[1, 0], "y")
+    plots.title(axes[1, 0], "what the latents carry", x="iterations", y="nats")
     plots.legend(fig)
     text = (
         f"Estimates of the recent density, each asked for pairs (view, action) of its own window. Top: rank correlation of "
-        f"log d with the true number of occurrences, mean over {len(table.seeds(tasks[0]))} seeds and their range. Bottom, {tasks[-1]}: nats "
+        f"log d with the true number of occurrences, mean over {len(table.seeds(tasks[0]))} seeds and their range. Bottom, {last}: nats "
         f"that the latents carry (dotted: below it the released VAE has collapsed); -log d / 2, the logarithm of MADE's factor, against the number of occurrences, first seed."
     )
     return [PaperFigure("density", fig, plots.caption(fig, text))]
-
-
-def _ranks(ax, table: Table, task: str) -> None:
-    for name, text in ESTIMATORS.items():
-        look = plots.style_of(LOOKS[name])
-        steps, values = table.curves(task, f"rank_{name}")
-        plots.range_band(ax, steps, np.nan_to_num(values), look, marker=look.marker, label=text)
-    ax.axhline(ENOUGH, color="black", linestyle=":", linewidth=0.8)
-    ax.set_ylim(-0.3, 1.05)
-    settings = table.runs(task)[0]["description"]
-    plots.title(ax, task, x=f"iterations of {settings['n_envs'] * settings['unroll']:,} pairs")
-
-
-def _carried(ax, table: Table, task: str) -> None:
-    latents = table.runs(task)[0]["description"]["released"]["latent"]
-    for name in ("released", "vae"):
-        look = plots.style_of(LOOKS[name])
-        steps, values = table.curves(task, f"kl_{name}")
-        ax.plot(steps, np.maximum(values.mean(0), 1e-6), color=look.color, linestyle=look.line, marker=look.marker)
-    ax.axhline(ACTIVE * latents, color=plots.style_of(LOOKS["released"]).color, linestyle=":", linewidth=0.8)
-    plots.log_axis(ax, "y")
-    plots.title(ax, "what the latents carry", x="iterations", y="nats")
-
-
-def _scatter(ax, table: Table, task: str, name: str) -> None:
-    count, first, log_d = (table.arrays(task, one)[1][0, -1] for one in ("count", "first", f"log_{name}"))
-    look = plots.style_of(LOOKS[name])
-    ax.plot(count[first > 0], -0.5 * log_d[first > 0], ".", color=look.color, alpha=0.6, markeredgewidth=0)
-    plots.log_axis(ax)
-    plots.title(ax, ESTIMATORS[name], x="occurrences in the window", y="log factor")
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
@@ -298,11 +255,11 @@ def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     header = ["task", "estimate", "rank, by view", "rank, by full state", "deviation of the log factor", "KL in nats"]
     rows = []
     for task in table.labels():
-        for name, text in ESTIMATORS.items():
-            known = table.metrics(task)
-            carried = f"{table.final(task, f'kl_{name}').mean():.3g}" if f"kl_{name}" in known else "-"
+        for name, look in ESTIMATORS.items():
+            kl = f"kl_{name}"
+            carried = f"{table.final(task, kl).mean():.3g}" if kl in table.metrics(task) else "-"
             found = [str(_final(table, task, f"{what}_{name}")) for what in ("rank", "full", "spread")]
-            rows.append([task, text, *found, carried])
+            rows.append([task, look.text, *found, carried])
     return [("Estimates of the density at the end, last quarter of the rows", header, rows)]
 
 

@@ -5,18 +5,14 @@ import numpy as np
 from made.core.trial import Trial
 from made.experiments import plots, types
 from made.experiments.paper.lock_returns import MADE_B, Setting, algorithms, bonuses, lock_run
-from made.experiments.statistics import Interval, interval, paired_interval
+from made.experiments.statistics import interval, paired_interval
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, choose
 from made.tabular.families import Lock
 from made.training.probes import BonusTable, LastVisit, VisitMap
 
-DRIVERS = (
-    Label(method="hoeffding"),
-    Label(method="bernstein"),
-    MADE_B,
-)  # whose bonus is rewarded while all of them are evaluated
+DRIVERS = (Label(method="hoeffding"), Label(method="bernstein"), MADE_B)  # rewarded while all bonuses are evaluated
 SHOWN = ("hoeffding", "bernstein", "inverse", MADE_B)
 CADENCE = 200  # iterations between two maps, as in the paper
 LOG_RATIO = "mean |log ratio| to Bernstein"
@@ -28,61 +24,45 @@ def values_trials(scale: Scale) -> dict[str, Trial]:
     windows = choose(scale, smoke=(20, 1000), demo=(100, 1000), small=(100, 300, 1000, 3000))
     tables = bonuses(setting, windows)
     probes = (*(BonusTable(str(name), bonus) for name, bonus in tables.items()), VisitMap(), LastVisit())
-    rows = choose(scale, smoke=6, demo=60)
-    agent = algorithms(setting, variants=False)["vi"]
-    return {
-        driver: lock_run(setting, agent, tables[Label(driver)], setting.episodes // rows, probes, shuffled=False)
-        for driver in DRIVERS
-    }
-
-
-def _visited(table: Table, driver: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """log bonus [seeds, rows, pairs] and the mask of pairs visited so far."""
-    values = table.arrays(driver, f"bonus_{name}")[1]
-    visits = table.arrays(driver, "visits")[1]
-    flat = (*values.shape[:2], -1)
-    return np.log(np.maximum(values.reshape(flat), 1e-9)), visits.reshape(flat) > 0
+    record = {"every": setting.episodes // choose(scale, smoke=6, demo=60), "probes": probes, "shuffled": False}
+    agent = algorithms(setting)["vi"]
+    return {driver: lock_run(setting, agent, tables[driver], **record) for driver in DRIVERS}
 
 
 def log_distance(table: Table, driver: str, a: str, b: str) -> np.ndarray:
     """Mean |log a - log b| over visited pairs and time, one number a seed: how many e-folds apart two bonuses are."""
-    (x, seen), (y, _) = _visited(table, driver, a), _visited(table, driver, b)
-    return (np.abs(x - y) * seen).sum((1, 2)) / seen.sum((1, 2))
+    x, y = (np.log(np.maximum(table.arrays(driver, f"bonus_{name}")[1], 1e-9)) for name in (a, b))
+    seen = (table.arrays(driver, "visits")[1] > 0).reshape(x.shape)
+    each = tuple(range(1, x.ndim))
+    return (np.abs(x - y) * seen).sum(each) / seen.sum(each)
 
 
 def tracks_bernstein(table: Table) -> Verdict:
     """Claim 10: on the same experience MADE's bonus is nearer to Bernstein's than Hoeffding's is."""
     gaps, means = {}, []
     for driver in DRIVERS:
-        near = log_distance(table, driver, MADE_B, "bernstein")
-        far = log_distance(table, driver, "hoeffding", "bernstein")
-        gaps[f"paid by {driver}"] = paired_interval(far, near, "iqm", types.rng())
-        plain = log_distance(table, driver, "inverse", "bernstein")
-        of = {MADE_B: near, "1/N": plain, "Hoeffding": far}
+        of = {MADE_B: MADE_B, "1/N": "inverse", "Hoeffding": "hoeffding"}
+        of = {text: log_distance(table, driver, name, "bernstein") for text, name in of.items()}
+        gaps[f"paid by {driver}"] = paired_interval(of["Hoeffding"], of[MADE_B], "iqm", types.rng())
         means += [Effect(f"{m}, paid by {driver}", float(x.mean()), unit=LOG_RATIO) for m, x in of.items()]
-    verdict = types.above(gaps, "|log ratio to Bernstein|, Hoeffding minus MADE")
-    return verdict._replace(effects=(*verdict.effects, *means))
+    return types.above(gaps, "|log ratio to Bernstein|, Hoeffding minus MADE").also(*means)
 
 
 def falls_and_recovers(table: Table) -> Verdict:
     """Claim 16: rank correlation of the bonus with visits below zero; with age, among pairs of equal visits, above zero."""
     from scipy.stats import spearmanr
 
-    falls, recovers = [], []
-    steps, visits = table.arrays(MADE_B, "visits")
-    _, last = table.arrays(MADE_B, "last_visit")
-    bonus = table.arrays(MADE_B, f"bonus_{MADE_B}")[1]
-    for seed in range(len(visits)):
-        n, b, age = visits[seed, -1].ravel(), bonus[seed, -1].ravel(), steps[-1] - last[seed, -1].ravel()
-        n, b, age = n[n > 0], b[n > 0], age[n > 0]
+    falls, recovers, now = [], [], table.arrays(MADE_B, "visits")[0][-1]
+    each = (table.arrays(MADE_B, name)[1][:, -1] for name in ("visits", f"bonus_{MADE_B}", "last_visit"))
+    for visits, bonus, last in zip(*each, strict=True):
+        seen = visits.ravel() > 0
+        n, b, age = visits.ravel()[seen], bonus.ravel()[seen], now - last.ravel()[seen]
         falls.append(spearmanr(n, b)[0])
         recovers.append(spearmanr(age, b * np.sqrt(n))[0])  # what is left of the bonus at equal counts
     down, up = (interval(x, "iqm", types.rng()) for x in (np.nan_to_num(falls), np.nan_to_num(recovers)))
     names = {"bonus with visits": down, "bonus x sqrt(visits) with episodes since the last visit": up}
     effects = types.effects_of(names, "rank correlation at the end")
-    if missing := types.few_seeds(down.n):
-        return Verdict(None, effects, missing=missing)
-    return Verdict(bool(down.high < 0 and up.low > 0), effects)
+    return types.decide(bool(down.high < 0 and up.low > 0), effects, types.few_seeds(down.n))
 
 
 def draw_values(table: Table) -> list[PaperFigure]:
@@ -122,9 +102,8 @@ def values_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
         for name in names
         if name != "bernstein"
     ]
-    return [
-        ("Mean |log ratio| to Bernstein's bonus over visited pairs and time", ["paid by", "bonus", "|log ratio|"], rows)
-    ]
+    title = "Mean |log ratio| to Bernstein's bonus over visited pairs and time"
+    return [(title, ["paid by", "bonus", "|log ratio|"], rows)]
 
 
 VALUES = Experiment(
@@ -150,14 +129,12 @@ VALUES = Experiment(
 def maps_trials(scale: Scale) -> dict[str, Trial]:
     setting = choose(scale, smoke=Setting(3, 0.1, 60), demo=Setting(10, 0.1, 1600))
     windows = choose(scale, smoke=(20, 1000), demo=(100, 300, 1000, 3000))
-    every = choose(scale, smoke=10, demo=CADENCE)
-    runs: dict[str, Trial] = {}
-    for form in ("vi", "vi-plain"):
-        agent = algorithms(setting, variants=True)[form]
-        for method, bonus in bonuses(setting, windows).items():
-            label = Label(form=form, **method.tags)
-            runs[label] = lock_run(setting, agent, bonus, every, (VisitMap(),), shuffled=False)
-    return runs
+    record = {"every": choose(scale, smoke=10, demo=CADENCE), "probes": (VisitMap(),), "shuffled": False}
+    return {
+        Label(form=form, **method.tags): lock_run(setting, algorithms(setting)[form], bonus, **record)
+        for form in ("vi", "vi-plain")
+        for method, bonus in bonuses(setting, windows).items()
+    }
 
 
 def maps(table: Table, one: str) -> np.ndarray:
@@ -166,23 +143,20 @@ def maps(table: Table, one: str) -> np.ndarray:
     return np.diff(counts, axis=1, prepend=0)
 
 
-def distance(table: Table, a: str, b: str) -> np.ndarray:
-    """Total variation between two methods' maps, averaged over stretches, one number a seed."""
-    x, y = (m / m.sum(-1, keepdims=True) for m in (maps(table, a), maps(table, b)))
-    return 0.5 * np.abs(x - y).sum(-1).mean(-1)
+def distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Total variation between two methods' maps of each seed and stretch."""
+    x, y = (visits / visits.sum(-1, keepdims=True) for visits in (x, y))
+    return 0.5 * np.abs(x - y).sum(-1)
 
 
 def closest_to_bernstein(table: Table) -> Verdict:
     """Claim 11: MADE's maps are nearer to Bernstein's than Hoeffding's are."""
-    far = {m: distance(table, f"vi/{m}", "vi/bernstein") for m in ("hoeffding", MADE_B, "inverse")}
+    bernstein = maps(table, "vi/bernstein")
+    far = {m: distance(maps(table, f"vi/{m}"), bernstein).mean(-1) for m in ("hoeffding", MADE_B, "inverse")}
     gap = paired_interval(far["hoeffding"], far[MADE_B], "iqm", types.rng())
-    verdict = types.above({"vi": gap}, "total variation to Bernstein's maps, Hoeffding minus MADE")
-    means = {m: float(np.mean(x)) for m, x in far.items()}
-    x = maps(table, "vi/bernstein")
-    x = x / x.sum(-1, keepdims=True)
-    means["two seeds of Bernstein"] = float(0.5 * np.abs(x - np.roll(x, 1, axis=0)).sum(-1).mean())
-    unit = "mean total variation to Bernstein's maps"
-    return verdict._replace(effects=(*verdict.effects, *(Effect(m, x, unit=unit) for m, x in means.items())))
+    far["two seeds of Bernstein"] = distance(bernstein, np.roll(bernstein, 1, axis=0))
+    means = [Effect(m, float(x.mean()), unit="mean total variation to Bernstein's maps") for m, x in far.items()]
+    return types.above({"vi": gap}, "total variation to Bernstein's maps, Hoeffding minus MADE").also(*means)
 
 
 def revisits(table: Table, one: str) -> np.ndarray:
@@ -198,16 +172,14 @@ def revisits(table: Table, one: str) -> np.ndarray:
 
 def revisits_the_forgotten(table: Table) -> Verdict:
     """Claim 17: MADE goes back to the abandoned chain more than 1/N does, and the more so the shorter its window."""
-    gaps: dict[str, Interval] = {}
-    shares = []
+    gaps, means = {}, []
     for form in ("vi", "vi-plain"):
-        plain = revisits(table, f"{form}/inverse")
-        gaps[form] = paired_interval(revisits(table, f"{form}/{MADE_B}"), plain, "iqm", types.rng())
+        ours, plain = (revisits(table, f"{form}/{method}") for method in (MADE_B, "inverse"))
+        gaps[form] = paired_interval(ours, plain, "iqm", types.rng())
         shown = sorted(table.select(form=form, method="made"), key=lambda one: one.tags["B"])
         for one in (*shown, f"{form}/inverse", f"{form}/hoeffding"):
-            shares.append(Effect(one, float(revisits(table, one).mean()), unit=LATE))
-    verdict = types.above(gaps, f"{LATE}, {MADE_B} minus 1/N")
-    return verdict._replace(effects=(*verdict.effects, *shares))
+            means.append(Effect(one, float(revisits(table, one).mean()), unit=LATE))
+    return types.above(gaps, f"{LATE}, {MADE_B} minus 1/N").also(*means)
 
 
 def heatmap(ax, matrix: np.ndarray, limits: tuple[float, float]):
@@ -260,8 +232,8 @@ def maps_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     """Distance to Bernstein's maps and late visits to the abandoned chain."""
     rows = []
     for one in table.select():
-        apart = interval(distance(table, one, f"{one.tags['form']}/bernstein"), "iqm", types.rng())
-        rows.append([one, str(apart), str(interval(revisits(table, one), "iqm", types.rng()))])
+        apart = distance(maps(table, one), maps(table, f"{one.tags['form']}/bernstein")).mean(-1)
+        rows.append([one, *(str(interval(x, "iqm", types.rng())) for x in (apart, revisits(table, one)))])
     return [("Maps", ["method", "total variation to Bernstein", "late visits to the abandoned chain"], rows)]
 
 

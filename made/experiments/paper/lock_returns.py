@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdi
 from made.tabular.families import Lock
 from made.tabular.solve import horizon_optimum
 from made.training.on_policy import RunConfig
-from made.training.probes import FirstReward, Probe
+from made.training.probes import FirstReward
 
 WINDOW = 1000  # B of the headline comparison; the paper names none for the lock, 1000 or 10000 for the deep studies
 MADE_B = Label(method="made", B=WINDOW)
@@ -58,55 +58,30 @@ def bonuses(setting: Setting, windows: tuple[int, ...]) -> dict[Label, Bonus]:
     return {Label(method=name): bonus for name, bonus in counted.items()} | windowed
 
 
-def algorithms(setting: Setting, variants: bool) -> dict[str, Agent]:
-    """The three algorithms of Section 4.1 and, as variants, the forms that the paper's text leaves open.
+def algorithms(setting: Setting) -> dict[str, Agent]:
+    """The three algorithms of Section 4.1, and the forms that the paper's text leaves open.
 
     vi-plain lets Q rise again; ppo-printed has the printed step size sqrt(2 log A / (H K)); ppo-fast one ten times ours.
     """
-    H, K = setting.H, setting.episodes
-    alpha = math.sqrt(2 * math.log(2) / K)
-    sweeps = H + 2
-    main: dict[str, Agent] = {
+    H, sweeps = setting.H, setting.H + 2
+    alpha = math.sqrt(2 * math.log(2) / setting.episodes)
+    return {
         "vi": ValueIteration(sweeps=sweeps),
         "ppo": ModelPPO(alpha=alpha, sweeps=sweeps),
         "q": QLearning(horizon=float(H + 1)),
-    }
-    more: dict[str, Agent] = {
         "vi-plain": ValueIteration(monotone=0.0, sweeps=sweeps),
         "ppo-printed": ModelPPO(alpha=alpha / math.sqrt(H), sweeps=sweeps),
         "ppo-fast": ModelPPO(alpha=10 * alpha, sweeps=sweeps),
     }
-    return main | more if variants else main
-
-
-def floors(setting: Setting) -> dict[str, Agent]:
-    """Greedy and epsilon-greedy: no optimism, no bonus."""
-    plain = ValueIteration(initial=0.0, monotone=0.0, sweeps=setting.H + 2)
-    wandering = ValueIteration(initial=0.0, monotone=0.0, epsilon=0.1, sweeps=setting.H + 2)
-    return {"greedy": plain, "epsilon-greedy": wandering}
 
 
 def lock_run(
-    setting: Setting,
-    agent: Agent,
-    bonus: Bonus,
-    every: int,
-    probes: tuple[Probe, ...],
-    bonus_coef: float = 1.0,
-    shuffled: bool = True,
+    setting: Setting, agent: Agent, bonus: Bonus, bonus_coef: float = 1.0, shuffled: bool = True, **record: Any
 ) -> RunConfig:
     """One iteration is one episode: s_0 and then one state of each of the H columns."""
-    env = RandomTabular(Lock(H=setting.H, p=setting.p), horizon=setting.H + 1, shuffled=shuffled)
-    return RunConfig(
-        env,
-        agent,
-        bonus,
-        Constant(bonus_coef),
-        unroll=setting.H + 1,
-        iterations=setting.episodes,
-        every=every,
-        probes=probes,
-    )
+    steps = setting.H + 1
+    env = RandomTabular(Lock(H=setting.H, p=setting.p), horizon=steps, shuffled=shuffled)
+    return RunConfig(env, agent, bonus, Constant(bonus_coef), unroll=steps, iterations=setting.episodes, **record)
 
 
 @functools.cache
@@ -117,11 +92,9 @@ def best_return(H: int, p: float) -> float:
 
 def settings(scale: Scale) -> tuple[Setting, ...]:
     """The locks of a scale; the paper names none. The first is the one drawn."""
-    grid = (
-        *(Setting(10, 0.1, 1500), Setting(5, 0.2, 1000), Setting(5, 0.1, 1000)),
-        *(Setting(10, 0.05, 1500), Setting(15, 0.05, 3000)),
-    )
-    return choose(scale, smoke=(Setting(3, 0.1, 60),), demo=grid[:1], small=grid[:2], paper=grid)
+    grid = (10, 0.1, 1500), (5, 0.2, 1000), (5, 0.1, 1000), (10, 0.05, 1500), (15, 0.05, 3000)
+    some = choose(scale, smoke=[(3, 0.1, 60)], demo=grid[:1], small=grid[:2], paper=grid)
+    return tuple(Setting(*one) for one in some)
 
 
 def trials(scale: Scale) -> dict[str, Trial]:
@@ -130,15 +103,15 @@ def trials(scale: Scale) -> dict[str, Trial]:
     for setting in settings(scale):
         every = setting.episodes // choose(scale, smoke=6, demo=30, paper=50)
         record = {"every": every, "probes": (BIG, SMALL)}
-        variants = scale in (Scale.SMALL, Scale.PAPER)
-        for algorithm, agent in algorithms(setting, variants).items():
-            for method, bonus in bonuses(setting, windows).items():
+        agents, each = algorithms(setting), bonuses(setting, windows)
+        for algorithm in agents if scale in (Scale.SMALL, Scale.PAPER) else ALGORITHMS:
+            for method, bonus in each.items():
                 label = Label(lock=setting, algorithm=algorithm, **method.tags)
-                runs[label] = lock_run(setting, agent, bonus, **record)
-        unpaid = bonuses(setting, windows)[Label(method="hoeffding")]
-        for method, agent in floors(setting).items():
-            label = Label(lock=setting, algorithm="vi", method=method)
-            runs[label] = lock_run(setting, agent, unpaid, bonus_coef=0.0, **record)
+                runs[label] = lock_run(setting, agents[algorithm], bonus, **record)
+        for method, epsilon in (("greedy", 0.0), ("epsilon-greedy", 0.1)):  # no optimism, no bonus
+            agent = ValueIteration(initial=0.0, monotone=0.0, epsilon=epsilon, sweeps=setting.H + 2)
+            unrewarded = lock_run(setting, agent, each[Label(method="hoeffding")], bonus_coef=0.0, **record)
+            runs[Label(lock=setting, algorithm="vi", method=method)] = unrewarded
     return runs
 
 
@@ -149,45 +122,41 @@ def times(table: Table, one: str, metric: str = "first_big") -> CensoredTimes:
     return CensoredTimes(np.where(first > 0, first, steps[-1]), first == 0)
 
 
+def studies(table: Table) -> list[tuple[Setting, str, str]]:
+    """Every lock and algorithm, and how their labels begin."""
+    return [(lock, algorithm, f"{lock}/{algorithm}") for lock in table.tag("lock") for algorithm in ALGORITHMS]
+
+
 def beats_hoeffding(table: Table) -> Verdict:
     """Claim 8, at the declared window; what the other windows do is shown with it."""
-    gaps = {
-        f"{setting} {algorithm}": types.difference(
-            table, f"{setting}/{algorithm}/{MADE_B}", f"{setting}/{algorithm}/hoeffding"
-        )
-        for setting in table.tag("lock")
-        for algorithm in ALGORITHMS
-    }
+    gaps = {}
+    for lock, algorithm, at in studies(table):
+        gaps[f"{lock} {algorithm}"] = types.difference(table, f"{at}/{MADE_B}", f"{at}/hoeffding")
     verdict = types.above(gaps, f"average return, {MADE_B} minus Hoeffding")
-    return verdict._replace(effects=(*verdict.effects, *_by_window(table, "hoeffding")))
+    return verdict.also(*_by_window(table, "hoeffding"))
 
 
 def matches_bernstein(table: Table) -> Verdict:
     """Claim 9: within a tenth of V* of Bernstein, in units of V*. The control 1/N is shown with it."""
     gaps, control = {}, []
-    for setting in table.tag("lock"):
-        best = best_return(setting.H, setting.p)
-        for algorithm in ALGORITHMS:
-            of = {
-                m: types.average(table, f"{setting}/{algorithm}/{m}") / best for m in (MADE_B, "bernstein", "inverse")
-            }
-            name = f"{setting} {algorithm}"
-            gaps[name] = types.paired_interval(of[MADE_B], of["bernstein"], "iqm", types.rng())
-            gap = float(np.mean(of["inverse"] - of["bernstein"]))
-            control.append(Effect(name, gap, unit="average return over V*, 1/N minus Bernstein"))
+    for lock, algorithm, at in studies(table):
+        best, name = best_return(lock.H, lock.p), f"{lock} {algorithm}"
+        ours, theirs, plain = (types.average(table, f"{at}/{m}") / best for m in (MADE_B, "bernstein", "inverse"))
+        gaps[name] = types.paired_interval(ours, theirs, "iqm", types.rng())
+        unit = "average return over V*, 1/N minus Bernstein"
+        control.append(Effect(name, float(np.mean(plain - theirs)), unit=unit))
     verdict = types.within(gaps, MARGIN, f"average return over V*, {MADE_B} minus Bernstein")
-    return verdict._replace(effects=(*verdict.effects, *control, *_by_window(table, "bernstein")))
+    return verdict.also(*control, *_by_window(table, "bernstein"))
 
 
 def _by_window(table: Table, other: str) -> list[Effect]:
     """The mean gap of every recorded window to another bonus, over locks and algorithms, in units of V*."""
     found: dict[int, list[float]] = {}
-    for setting in table.tag("lock"):
-        for algorithm in ALGORITHMS:
-            rival = types.average(table, f"{setting}/{algorithm}/{other}").mean()
-            for one in windows_of(table, setting, algorithm):
-                gap = (types.average(table, one).mean() - rival) / best_return(setting.H, setting.p)
-                found.setdefault(one.tags["B"], []).append(gap)
+    for lock, algorithm, at in studies(table):
+        rival = types.average(table, f"{at}/{other}").mean()
+        for one in windows_of(table, lock, algorithm):
+            gap = (types.average(table, one).mean() - rival) / best_return(lock.H, lock.p)
+            found.setdefault(one.tags["B"], []).append(gap)
     unit = f"average return over V*, MADE minus {other}, mean"
     return [Effect(f"B={b}", float(np.mean(gaps)), unit=unit) for b, gaps in sorted(found.items())]
 
@@ -203,16 +172,14 @@ def traps_the_greedy(table: Table) -> Verdict:
     found, both = [], []
     for setting in table.tag("lock"):
         for method in ("greedy", "epsilon-greedy"):
-            one = f"{setting}/vi/{method}"
+            one, name = f"{setting}/vi/{method}", f"{setting} {method}"
             big, small = times(table, one), times(table, one, "first_small")
-            name = f"{setting} {method}"
             found.append(Effect(name, big.reached, unit="fraction of seeds that find the big reward"))
             neither = float(np.mean(big.censored | small.censored))
             both.append(Effect(name, neither, unit="fraction of seeds that do not see both ends"))
-    if missing := types.few_seeds(len(table.seeds(table.labels()[0]))):
-        return Verdict(None, (*found, *both), missing=missing)
-    holds = max(one.value for one in found) <= 0.5 and min(one.value for one in both) >= 0.5
-    return Verdict(holds, (*found, *both))
+    missing = types.few_seeds(len(table.seeds(table.labels()[0])))
+    holds = all(one.value <= 0.5 for one in found) and all(one.value >= 0.5 for one in both)
+    return types.decide(holds, (*found, *both), missing)
 
 
 def draw(table: Table) -> list[PaperFigure]:
@@ -253,19 +220,17 @@ def _draw_windows(table: Table, setting: Setting, n: int) -> PaperFigure:
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     """Average return, regret, first big reward, share of seeds and probability of improvement, for every run."""
-    header = ["lock", "algorithm", "bonus", "average return", "regret", "first big reward", "seeds that find it", "P(better than Hoeffding)"]  # fmt: skip
-    rows = []
+    rows, header = [], ["lock", "algorithm", "bonus", "average return", "regret", "first big reward"]
+    header += ["seeds that find it", "P(better than Hoeffding)"]
     for one in table.select():
         setting, algorithm = one.tags["lock"], one.tags["algorithm"]
         mean, first = types.average(table, one), times(table, one)
         regret = (best_return(setting.H, setting.p) - mean) * table.curves(one, "return")[0][-1]
         rival = types.average(table, f"{setting}/{algorithm}/hoeffding")
-        better = probability_of_improvement(mean, rival, types.rng())
-        rows.append([
-            str(setting), algorithm, one.without("lock", "algorithm"), str(interval(mean, "iqm", types.rng())),
-            str(interval(regret, "iqm", types.rng())), first.say(types.rng()), f"{np.mean(~first.censored):.0%}",
-            f"{better.estimate:.2f} [{better.low:.2f}, {better.high:.2f}]",
-        ])  # fmt: skip
+        p = probability_of_improvement(mean, rival, types.rng())
+        found = [str(interval(x, "iqm", types.rng())) for x in (mean, regret)]
+        found += [first.say(types.rng()), f"{first.reached:.0%}", f"{p.estimate:.2f} [{p.low:.2f}, {p.high:.2f}]"]
+        rows.append([str(setting), algorithm, one.without("lock", "algorithm"), *found])
     return [("All runs: interquartile mean with 95% bootstrap interval", header, rows)]
 
 

@@ -5,7 +5,7 @@ import itertools
 from typing import Any
 
 from made.agents.impala import IMPALA
-from made.agents.policy_net import LAYOUTS, Layout
+from made.agents.policy_net import LAYOUTS
 from made.bonuses import VAE, HashedRecentCounts, Standardized
 from made.bonuses.combinators import Calibrated
 from made.bonuses.densities.recent_counts import SuccessorDensity
@@ -13,48 +13,44 @@ from made.core import Bonus
 from made.core.trial import Trial
 from made.experiments import plots
 from made.experiments.paper import minigrid_setup as shared
-from made.experiments.paper.minigrid_methods import Family
 from made.experiments.store.store import Scale
 from made.experiments.store.table import Label, Table
-from made.experiments.types import Experiment, PaperFigure, rng
-from made.training.on_policy import RunConfig
+from made.experiments.types import Experiment, PaperFigure, choose
 
 WINDOWS = (1_000, 10_000, 100_000)
 DEFAULT = 10_000
-ROWS = {"smoke": 2, "small": 3, "gpu": 35, "paper": 440}
-PRECISION_ROWS = {"smoke": 2, "small": 5, "gpu": 25, "paper": 440}
-NETWORKS = {"smoke": shared.TINY, "small": LAYOUTS["small"]}
 MASKS = {"gated": "first-visit MADE", "ungated": "MADE"}  # by label
-TASKS = {"smoke": "MultiRoom-N2-S4", "small": "MultiRoom-N4-S5"}
+
+
+def task_of(scale: Scale) -> str:
+    return choose(scale, smoke="MultiRoom-N2-S4", demo="MultiRoom-N4-S5", gpu="MultiRoom-N7-S8")
 
 
 def counts(window: int, arrived: float = 0.0) -> Standardized:
-    """Counts of (o, a), or of o', over a window; all windows have one capacity, so that they are lanes."""
+    """Counts of (o, a), or of o', over a window; all windows have one capacity, so that they are one program."""
     return Standardized(SuccessorDensity(HashedRecentCounts(window, capacity=max(WINDOWS)), arrived))
 
 
-def variants(first_visit: bool, scale: Scale) -> dict[str, Bonus]:
+def variants(gate: float, scale: Scale) -> dict[str, Bonus]:
     """Every form of the recent density, with and without the first-visit mask."""
-    point: dict[str, Any] = {"power": 0.5, "gate": float(first_visit)}
-    found: dict[str, Bonus] = {f"(o, a), {w // 1000}k": Family(**point, recent=counts(w)) for w in WINDOWS}
-    found["o', 10k"] = Family(**point, recent=counts(DEFAULT, 1.0))
-    found["(o, a) alone, 10k"] = Family(**point, novelty=0.0, recent=counts(DEFAULT))
+    point: dict[str, Any] = {"power": 0.5, "gate": gate}
+    found: dict[str, Bonus] = {f"(o, a), {w // 1000}k": shared.Family(**point, recent=counts(w)) for w in WINDOWS}
+    found["o', 10k"] = shared.Family(**point, recent=counts(DEFAULT, 1.0))
+    found["(o, a) alone, 10k"] = shared.Family(**point, novelty=0.0, recent=counts(DEFAULT))
     if scale != Scale.SMOKE:  # two more programs to compile
-        found["VAE, 10k"] = Family(**point, recent=Standardized(VAE(DEFAULT, capacity=DEFAULT)))
-        found["released"] = shared.released(float(first_visit))
+        found["VAE, 10k"] = shared.Family(**point, recent=Standardized(VAE(DEFAULT, capacity=DEFAULT)))
+        found["released"] = shared.released(gate)
     return found
 
 
 def density_trials(scale: Scale) -> dict[str, Trial]:
-    name = scale.value if scale.value in ROWS else "small"
-    task, found = TASKS.get(name, "MultiRoom-N7-S8"), {}
-    for first_visit, method in ((True, "made/gated"), (False, "made")):
-        settings = shared.chosen(task, method, scale)
-        run = shared.run_of(task, method, scale, ROWS[name], **settings)
-        for variant, bonus in variants(first_visit, scale).items():
+    rows, found = choose(scale, smoke=2, demo=3, gpu=35, paper=440), {}
+    for mask, gate, method in (("gated", 1.0, "made/gated"), ("ungated", 0.0, "made")):
+        settings = shared.chosen(task_of(scale), method, scale)
+        run = shared.run_of(task_of(scale), method, scale, rows, **settings)
+        for variant, bonus in variants(gate, scale).items():
             set_to = Calibrated(bonus, strength=settings["strength"], warmup=300)
-            label = Label(gate="gated" if first_visit else "ungated", density=variant)
-            found[label] = dataclasses.replace(run, bonus=set_to)
+            found[Label(gate=mask, density=variant)] = dataclasses.replace(run, bonus=set_to)
     return found
 
 
@@ -81,9 +77,7 @@ def density_draw(table: Table) -> list[PaperFigure]:
 
 
 def density_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = [
-        [MASKS[one.tags["gate"]], one.tags["density"], *shared.outcome(table, one, rng())] for one in table.select()
-    ]
+    rows = [[MASKS[one.tags["gate"]], one.tags["density"], *shared.outcome(table, one)] for one in table.select()]
     return [("MADE with other densities", ["method", "density", "frames to solve", "return at the end"], rows)]
 
 
@@ -96,7 +90,7 @@ DENSITY = Experiment(
         "for MADE and for first-visit MADE with counts of (o, a) over 10,000 pairs."
     ),
     trials=density_trials,
-    seeds=lambda scale: range(1 if scale == Scale.SMOKE else 2 if scale == Scale.SMALL else 3),
+    seeds=lambda scale: range(choose(scale, smoke=1, demo=3, small=2, gpu=3)),
     claims=(),
     draw=density_draw,
     tables=density_tables,
@@ -105,14 +99,14 @@ DENSITY = Experiment(
 )
 
 
-def precision_trials(scale: Scale) -> dict[str, RunConfig]:
+def precision_trials(scale: Scale) -> dict[str, Trial]:
     """Both precisions at the learning rates of the search: a network this large may want the smaller one."""
-    name = scale.value if scale.value in PRECISION_ROWS else "small"
-    task, layout = TASKS.get(name, "MultiRoom-N7-S8"), NETWORKS.get(name, LAYOUTS["ride"])
-    settings = shared.chosen(task, "made/gated", scale)
-    run, found = shared.run_of(task, "made/gated", scale, PRECISION_ROWS[name], **settings), {}
+    settings = shared.chosen(task_of(scale), "made/gated", scale)
+    rows = choose(scale, smoke=2, demo=5, gpu=25, paper=440)
+    layout = choose(scale, smoke=shared.TINY, demo=LAYOUTS["small"], gpu=LAYOUTS["ride"])
+    run, found = shared.run_of(task_of(scale), "made/gated", scale, rows, **settings), {}
     for precision in ("float32", "bfloat16"):
-        of: Layout = dataclasses.replace(layout, precision=precision)
+        of = dataclasses.replace(layout, precision=precision)
         for rate in shared.RATES:
             found[Label(precision=precision, lr=rate)] = dataclasses.replace(run, agent=IMPALA(of, learning_rate=rate))
     return found
@@ -125,25 +119,20 @@ def precision_draw(table: Table) -> list[PaperFigure]:
 
 
 def precision_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = [[*map(str, one.tags.values()), *shared.outcome(table, one, rng())] for one in table.select()]
-    return [
-        ("Products in two precisions", ["precision", "learning rate", "frames to solve", "return at the end"], rows)
-    ]
+    rows = [[*map(str, one.tags.values()), *shared.outcome(table, one)] for one in table.select()]
+    header = ["precision", "learning rate", "frames to solve", "return at the end"]
+    return [("Products in two precisions", header, rows)]
 
 
-PRECISION = Experiment(
+PRECISION = DENSITY._replace(
     name="minigrid_precision",
-    figure="fig:minigrid_result",
     title="float32 and bfloat16 on MiniGrid",
     about=(
         "RIDE's network (LSTM 1024 x 2) with first-visit MADE at the strength that the search chose, at both learning rates; "
         "the parameters stay float32, their products are computed in float32 or in bfloat16."
     ),
-    trials=precision_trials,  # type: ignore[arg-type]
-    seeds=lambda scale: range(1 if scale == Scale.SMOKE else 2 if scale == Scale.SMALL else 3),
-    claims=(),
+    trials=precision_trials,
     draw=precision_draw,
     tables=precision_tables,
     columns=("return", "length", "bonus", "bonus_strength", "entropy", "loss", "gradient_norm"),
-    in_demo=False,
 )

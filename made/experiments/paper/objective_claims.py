@@ -52,8 +52,7 @@ class Identities(Trial):
     def _rewards(self, mdp, d, cover):
         """Claims 1 and 3: r_k by autodiff against Eq. (6); linear and Shannon regularisers."""
         by_gradient = maths.reward_by_gradient(mdp, lambda d: maths.L_made(mdp, d, cover, self.tau, 0.0), d)
-        closed = maths.reward_made(mdp, d, cover, self.tau, 0.0)
-        bonus = 1 / jnp.sqrt(cover)
+        closed, bonus = maths.reward_made(mdp, d, cover, self.tau, 0.0), 1 / jnp.sqrt(cover)
         linear = jax.grad(lambda d: maths.linear_regulariser(d, bonus))(d)
         shannon = jax.grad(maths.shannon_entropy)(d)
         return {
@@ -67,12 +66,11 @@ class Identities(Trial):
         best = maths.unconstrained_maximiser(cover)
         slope = jax.grad(lambda d: maths.R(d, cover))(best)
         others = jax.vmap(lambda d: maths.R(d, cover))(points)
-        state = best.sum(-1)
         flow = (1 - mdp.gamma) * mdp.rho + mdp.gamma * jnp.einsum("sa,sap->p", best, mdp.P)
         return {
             "slope_spread": jnp.ptp(slope) / slope.mean(),
             "excess_elsewhere": jnp.maximum(others.max() - maths.R(best, cover), 0.0),
-            "flow_violation": 0.5 * jnp.abs(flow - state).sum(),
+            "flow_violation": 0.5 * jnp.abs(flow - best.sum(-1)).sum(),
         }
 
     def _mixture(self, densities):
@@ -92,12 +90,11 @@ class Identities(Trial):
     def _regularity(self, mdp, cover, points):
         """Claim 5: curvature, value and slope of L_lambda at many points, as shares of Proposition 1's constants."""
         objective = lambda d: maths.L_made(mdp, d, cover, self.tau, self.lam)  # noqa: E731
-        shape = cover.shape
-        flat = lambda x: objective(x.reshape(shape))  # noqa: E731
+        flat = lambda x: objective(x.reshape(cover.shape))  # noqa: E731
         curvature = jax.vmap(lambda d: jnp.diagonal(jax.hessian(flat)(d.reshape(-1))))(points[:8])
         values, slopes = jax.vmap(objective)(points), jax.vmap(jax.grad(objective))(points)
-        right = Constants.corrected(mdp.n_states, mdp.n_actions, mdp.gamma, self.lam, self.tau)
-        printed = Constants.printed(mdp.n_states, mdp.n_actions, mdp.gamma, self.lam, self.tau)
+        given = (mdp.n_states, mdp.n_actions, mdp.gamma, self.lam, self.tau)
+        right, printed = Constants.corrected(*given), Constants.printed(*given)
         return {
             "curvature_max": curvature.max(),
             "beta_share": jnp.abs(curvature).max() / right.beta,
@@ -113,16 +110,16 @@ def trials(scale: Scale) -> dict[str, Trial]:
     return {Label(lam=lam): Identities(family, lam=lam, iterations=n) for lam in (1.0, 0.1, 0.01, 0.0001)}
 
 
-def _worst(table: Table, metric: str, largest: bool = True) -> float:
-    values = np.concatenate([table.curves(one, metric)[1].ravel() for one in table.labels()])
-    return float(values.max() if largest else values.min())
+def _draws(table: Table, metric: str) -> np.ndarray:
+    """A quantity on all random MDPs."""
+    return np.concatenate([table.curves(one, metric)[1].ravel() for one in table.labels()])
 
 
 def _equal(table: Table, metrics: dict[str, str], *more: Effect) -> Verdict:
-    worst = {name: _worst(table, metric) for name, metric in metrics.items()}
-    n = sum(table.curves(one, next(iter(metrics.values())))[1].size for one in table.labels())
-    effects = (Effect(name, x, unit=f"largest error over {n} random MDPs") for name, x in worst.items())
-    return Verdict(max(worst.values()) <= EXACT, (*effects, *more))
+    errors = {name: _draws(table, metric) for name, metric in metrics.items()}
+    unit = f"largest error over {next(iter(errors.values())).size} random MDPs"
+    effects = [Effect(name, float(x.max()), unit=unit) for name, x in errors.items()]
+    return Verdict(max(x.value for x in effects) <= EXACT, (*effects, *more))
 
 
 def eq6_is_the_gradient(table: Table) -> Verdict:
@@ -130,17 +127,15 @@ def eq6_is_the_gradient(table: Table) -> Verdict:
 
 
 def maximiser(table: Table) -> Verdict:
-    violation = _worst(table, "flow_violation", largest=False)
+    violation = float(_draws(table, "flow_violation").min())
     flow = Effect("", violation, unit="least violation of the flow (no policy has that density)")
-    return _equal(
-        table, {"spread of the gradient at 1/rho": "slope_spread", "higher value elsewhere": "excess_elsewhere"}, flow
-    )
+    metrics = {"spread of the gradient at 1/rho": "slope_spread", "higher value elsewhere": "excess_elsewhere"}
+    return _equal(table, metrics, flow)
 
 
 def popular_bonuses(table: Table) -> Verdict:
-    return _equal(
-        table, {"linear gives the count bonus": "linear_error", "Shannon gives -log d + constant": "shannon_error"}
-    )
+    metrics = {"linear gives the count bonus": "linear_error", "Shannon gives -log d + constant": "shannon_error"}
+    return _equal(table, metrics)
 
 
 def mixture_weights(table: Table) -> Verdict:
@@ -150,57 +145,54 @@ def mixture_weights(table: Table) -> Verdict:
 
 def regularity(table: Table) -> Verdict:
     """Claim 5 with the corrected constants; the printed bound on the gradient is shown with them."""
-    concave = _worst(table, "curvature_max")
-    shares = {name: _worst(table, f"{name}_share") for name in ("beta", "B", "gradient")}
+    names = {"beta": "beta_share", "B": "B_share", "gradient": "gradient_share", "": "curvature_max"}
+    shares = {name: float(_draws(table, metric).max()) for name, metric in names.items()}
+    concave = shares.pop("")
+    printed = float(_draws(table, "printed_gradient_share").max())
     effects = (
         Effect("", concave, unit="largest curvature (negative: concave)"),
         *(Effect(name, x, unit="largest value over the corrected constant") for name, x in shares.items()),
-        Effect("gradient", _worst(table, "printed_gradient_share"), unit="largest value over the printed bound"),
+        Effect("gradient", printed, unit="largest value over the printed bound"),
     )
     return Verdict(concave < 0 and max(shares.values()) <= 1 + EXACT, effects)
 
 
 def draw(table: Table) -> list[PaperFigure]:
     """Left: errors of the identities. Right: Proposition 1's quantities as shares of their constants, over lambda."""
-    fig, axes = plots.figure(1, 2, height=2.6)
+    fig, ((left, right),) = plots.figure(1, 2, height=2.6)
     errors = {"Eq. (6)": "eq6_error", "linear": "linear_error", "Shannon": "shannon_error", "d ~ 1/rho": "slope_spread",
               "weights": "weight_error", "mixture density": "density_error"}  # fmt: skip
-    ax = axes[0, 0]
     for i, metric in enumerate(errors.values()):
-        values = np.concatenate([table.curves(one, metric)[1].ravel() for one in table.labels()])
-        ax.plot(np.maximum(values, 1e-18), np.full(values.size, i), "|", color="black", markersize=7)
-    ax.axvline(EXACT, color="black", linestyle=":", linewidth=0.8)
-    ax.set(yticks=range(len(errors)), yticklabels=list(errors), xlim=(1e-18, 1e-6))
-    ax.invert_yaxis()
-    plots.log_axis(ax)
-    plots.title(ax, "Identities", x="error (dotted: what counts as equal)")
-    ax = axes[0, 1]
-    lams = table.tag("lam")
-    shares = {"smoothness / beta": ("beta_share", "o-"), "value / B": ("B_share", "s-"), "slope / corrected bound": ("gradient_share", "^-"),
-              "slope / printed bound": ("printed_gradient_share", "v--")}  # fmt: skip
-    for (text, (metric, mark)), look in zip(shares.items(), ("hoeffding", "bernstein", "made", "inverse"), strict=True):
+        values = _draws(table, metric)
+        left.plot(np.maximum(values, 1e-18), np.full(values.size, i), "|", color="black", markersize=7)
+    left.axvline(EXACT, color="black", linestyle=":", linewidth=0.8)
+    left.set(yticks=range(len(errors)), yticklabels=list(errors), xlim=(1e-18, 1e-6))
+    left.invert_yaxis()
+    plots.log_axis(left)
+    plots.title(left, "Identities", x="error (dotted: what counts as equal)")
+    shares = {
+        "smoothness / beta": ("beta_share", "o-", "hoeffding"),
+        "value / B": ("B_share", "s-", "bernstein"),
+        "slope / corrected bound": ("gradient_share", "^-", "made"),
+        "slope / printed bound": ("printed_gradient_share", "v--", "inverse"),
+    }
+    for text, (metric, mark, look) in shares.items():
         top = [table.curves(one, metric)[1].max() for one in table.labels()]
-        ax.plot(lams, top, mark, label=text, color=plots.style_of(look).color)
-    ax.axhline(1, color="black", linestyle=":", linewidth=0.8)
+        right.plot(table.tag("lam"), top, mark, label=text, color=plots.style_of(look).color)
+    right.axhline(1, color="black", linestyle=":", linewidth=0.8)
     for which in "xy":
-        plots.log_axis(ax, which)
-    plots.title(ax, "Proposition 1", x="lambda", y="largest share")
+        plots.log_axis(right, which)
+    plots.title(right, "Proposition 1", x="lambda", y="largest share")
     with plots.style():
-        ax.legend(loc="lower right")
-    n = sum(table.curves(one, "eq6_error")[1].size for one in table.labels())
-    return [
-        PaperFigure(
-            "objective",
-            fig,
-            plots.caption(fig, f"Identities of Section 3 on {n} random MDPs in float64, every draw shown."),
-        )
-    ]
+        right.legend(loc="lower right")
+    n = _draws(table, "eq6_error").size
+    text = f"Identities of Section 3 on {n} random MDPs in float64, every draw shown."
+    return [PaperFigure("objective", fig, plots.caption(fig, text))]
 
 
 def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
-    rows = [
-        [metric, f"{_worst(table, metric, False):.3g}", f"{_worst(table, metric):.3g}"] for metric in table.metrics()
-    ]
+    draws = {metric: _draws(table, metric) for metric in table.metrics()}
+    rows = [[metric, f"{x.min():.3g}", f"{x.max():.3g}"] for metric, x in draws.items()]
     return [("Every measured quantity over all draws", ["quantity", "smallest", "largest"], rows)]
 
 

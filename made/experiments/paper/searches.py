@@ -1,6 +1,6 @@
 """The searches behind Figures 7 and 8: every method at the same settings, on seeds of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -18,15 +18,17 @@ SEEDS = {Scale.SMOKE: 1, Scale.SMALL: 4}  # of control; on two, a coefficient wa
 
 
 def minigrid_trials(scale: Scale) -> dict[str, Trial]:
-    found: dict[str, Trial] = {}
     few = slice(1 if scale == Scale.SMOKE else None)
-    for task, budget in grids.budgets(scale).items():
-        for method in (name for name in budget.methods if name in grids.METHODS):
-            for strength in grids.STRENGTHS[few] if method != "none" else (0.0,):
-                for rate in budget.rates[few]:
-                    run = grids.run_of(task, method, scale, budget.search, strength=strength, learning_rate=rate)
-                    found[Label(task=task, method=method, B=strength, lr=rate)] = run
-    return found
+    return {
+        Label(task=task, method=method, B=strength, lr=rate): grids.run_of(
+            task, method, scale, budget.search, strength=strength, learning_rate=rate
+        )
+        for task, budget in grids.budgets(scale).items()
+        for method in budget.methods
+        if method in grids.METHODS
+        for strength in (grids.STRENGTHS[few] if method != "none" else (0.0,))
+        for rate in budget.rates[few]
+    }
 
 
 def _best(table: Table, score: Callable[[Label], tuple[float, float]]) -> dict[str, dict[str, Label]]:
@@ -52,16 +54,16 @@ def draw_minigrid(table: Table) -> list[PaperFigure]:
     names = grids.tasks(table)
     fig, axes = plots.figure(len(names), 2, height=2.4)
     for row, task in zip(axes, names, strict=True):
-        at = "strength" if task == names[-1] else ""
-        for ax, read, told in zip(row, (_frames, _end), ("million frames to solve", "return at the end"), strict=True):
-            lines: dict = {}
-            for one in (one for one in table.select(task=task) if one.tags["method"] != "none"):
-                key = (one.tags["method"], one.tags["lr"] == grids.RATES[-1])
-                lines.setdefault(key, []).append((one.tags["B"], read(table, one)))
+        frames, ends = {}, {}
+        for one in (one for one in table.select(task=task) if one.tags["method"] != "none"):
+            line, times = (one.tags["method"], one.tags["lr"] == grids.RATES[-1]), grids.to_solve(table, one)
+            frames.setdefault(line, {})[one.tags["B"]] = (times.times / 1e6, times.censored)
+            ends.setdefault(line, {})[one.tags["B"]] = (grids.final(table, one), np.zeros_like(times.censored))
+        for ax, lines, of in zip(row, (frames, ends), ("million frames to solve", "return at the end"), strict=True):
             _panel(ax, lines)
             ax.set_xticks(grids.STRENGTHS, [f"{b:g}" for b in grids.STRENGTHS])
             ax.minorticks_off()
-            plots.title(ax, task, x=at, y=told)
+            plots.title(ax, task, x="strength" if task == names[-1] else "", y=of)
     plots.legend(fig)
     seeds = len(table.seeds(table.labels()[0]))
     text = (
@@ -72,30 +74,18 @@ def draw_minigrid(table: Table) -> list[PaperFigure]:
     return [PaperFigure("minigrid_search", fig, plots.caption(fig, text))]
 
 
-def _frames(table: Table, one: str) -> tuple[np.ndarray, np.ndarray]:
-    """Million frames to solve, a number a seed, and which seeds did not."""
-    times = grids.to_solve(table, one)
-    return times.times / 1e6, times.censored
-
-
-def _end(table: Table, one: str) -> tuple[np.ndarray, np.ndarray]:
-    """The return at the end, a number a seed; none is marked."""
-    ends = grids.final(table, one)
-    return ends, np.zeros(len(ends), bool)
-
-
-def _panel(ax, lines: dict[tuple[str, bool], list[tuple[float, tuple[np.ndarray, np.ndarray]]]]) -> None:
-    """By (method, whether it stands out): a line through the means over seeds and a mark a seed, a cross if it failed."""
-    for i, ((method, main), entries) in enumerate(sorted(lines.items())):
+def _panel(ax, lines: Mapping[tuple[str, bool], Mapping[float, tuple[np.ndarray, np.ndarray]]]) -> None:
+    """By (method, whether it stands out) a line through the means over seeds, and a mark a seed, a cross if it failed."""
+    for i, ((method, main), points) in enumerate(sorted(lines.items())):
         look, shift = plots.style_of(method), 1 + 0.008 * (i - len(lines) / 2)
         drawn = {"color": look.color, "alpha": 1.0 if main else 0.3}
-        entries = sorted(entries, key=lambda entry: entry[0])
+        at = sorted(points)
+        means = [points[x][0].mean() for x in at]
         label = {"label": look.text} if main else {}
-        means = [y.mean() for _, (y, _) in entries]
-        ax.plot([x * shift for x, _ in entries], means, linestyle=look.line, **drawn, **label)
-        for x, (seeds, failed) in entries:
-            for y, no in zip(seeds, failed, strict=True):
-                ax.plot(x * shift, y, "x" if no else look.marker, markersize=4, **drawn)
+        ax.plot([x * shift for x in at], means, linestyle=look.line, **drawn, **label)
+        for x in at:
+            for y, failed in zip(*points[x], strict=True):
+                ax.plot(x * shift, y, "x" if failed else look.marker, markersize=4, **drawn)
     ax.set_xscale("log")
 
 
@@ -104,10 +94,9 @@ def minigrid_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]
     rows = []
     for one in table.select():
         task, method, strength, rate = one.tags.values()
-        times = grids.to_solve(table, one)
-        said = [f"{t / 1e6:.1f}" if not c else "-" for t, c in zip(times.times, times.censored, strict=True)]
+        times = ", ".join("-" if no else f"{t / 1e6:.1f}" for t, no in zip(*grids.to_solve(table, one), strict=True))
         ends = ", ".join(f"{x:.2f}" for x in grids.final(table, one))
-        rows.append([task, plots.name_of(method), f"{strength:g}", f"{rate:g}", ", ".join(said), ends])
+        rows.append([task, plots.name_of(method), f"{strength:g}", f"{rate:g}", times, ends])
     return [("Every setting that was tried", header, rows)]
 
 
@@ -132,13 +121,13 @@ MINIGRID = Experiment(
 
 
 def control_trials(scale: Scale) -> dict[str, Trial]:
-    found: dict[str, Trial] = {}
-    for task, budget in control.BUDGETS[control.named(scale)].items():
-        for method in budget.searched:
-            for bonus_coef in control.SETTINGS[control.named(scale)].bonus_coefs:
-                run = control.run_of(task, method, scale, budget.search, budget.every, bonus_coef)
-                found[Label(task=task, method=method, tau=bonus_coef)] = run
-    return found
+    setting = control.SETTINGS[control.named(scale)]
+    return {
+        Label(task=task, method=m, tau=coef): control.run_of(task, m, setting, budget.search, budget.every, coef)
+        for task, budget in control.BUDGETS[control.named(scale)].items()
+        for m in budget.searched
+        for coef in setting.bonus_coefs
+    }
 
 
 def choose_control(table: Table) -> dict[str, dict[str, float]]:
@@ -153,9 +142,8 @@ def draw_control(table: Table) -> list[PaperFigure]:
     for ax, task in zip(axes, names, strict=True):
         lines: dict = {}
         for one in table.select(task=task):
-            returns = control.average(table, one)
-            key = (control.look(one.tags["method"]), True)
-            lines.setdefault(key, []).append((one.tags["tau"], (returns, np.zeros(len(returns), bool))))
+            returns, look = control.average(table, one), control.LOOKS.get(one.tags["method"], one.tags["method"])
+            lines.setdefault((look, True), {})[one.tags["tau"]] = (returns, np.zeros(len(returns), bool))
         _panel(ax, lines)
         plots.title(ax, task, x="bonus coefficient", y="return over the run" if plots.leftmost(ax) else "")
     plots.legend(fig)
@@ -167,16 +155,9 @@ def draw_control(table: Table) -> list[PaperFigure]:
 def control_tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
     taken, rows = choose_control(table), []
     for one in table.select():
-        task, method, bonus_coef = one.tags.values()
-        rows.append(
-            [
-                task,
-                method,
-                f"{bonus_coef:g}",
-                *both_returns(table, one),
-                "taken" if taken[task][method] == bonus_coef else "",
-            ]
-        )
+        task, method, coef = one.tags.values()
+        chosen = "taken" if taken[task][method] == coef else ""
+        rows.append([task, method, f"{coef:g}", *both_returns(table, one), chosen])
     header = ["task", "method", "bonus coef.", *RETURNS, ""]
     return [("Every bonus coefficient that was tried", header, rows)]
 

@@ -557,7 +557,7 @@ def test_the_gpu_scale_is_the_release_but_for_what_it_says():
 def test_lengths_are_in_steps_of_the_environment_and_search_and_report_share_no_seed(scale):
     for label, trial in {**control_returns.trials(scale), **control_returns.buffer_trials(scale)}.items():
         budget, repeat = control_setup.BUDGETS[scale.value][label.split("/")[0]], trial.task.repeat  # type: ignore[attr-defined]
-        assert (trial.iterations * repeat, trial.every * repeat) == (budget.report, budget.every)
+        assert (trial.iterations * repeat, trial.every * repeat) == (budget.steps, budget.every)
         assert trial.task.pixels == (scale is not Scale.SMALL)  # type: ignore[attr-defined]
     assert not set(control_returns.EXPERIMENT.seeds(scale)) & set(searches.CONTROL.seeds(scale))
     per = {}
@@ -619,7 +619,7 @@ def label_of(text: str) -> Label:
     """The label of a configuration from its text."""
     task, *parts = text.split("/")
     *methods, last = parts
-    if last in (*control_returns.WINDOWS, "all"):
+    if last in (*control_setup.WINDOWS, "all"):
         return Label(task=task, method="/".join(methods), window=last)
     if last.startswith("tau="):
         return Label(task=task, method="/".join(methods), tau=float(last.removeprefix("tau=")))
@@ -816,18 +816,18 @@ def test_claim_28_wants_ten_thousand_near_the_best_and_the_best_to_differ():
         return made_up(each)
 
     fine = windows(pendulum_swingup=(400.0, 500.0), hopper_hop=(220.0, 200.0))
-    assert control_returns.ten_thousand_is_reasonable(fine).holds is True
+    assert control_verdicts.ten_thousand_is_reasonable(fine).holds is True
     bad = windows(pendulum_swingup=(400.0, 500.0), hopper_hop=(300.0, 200.0))
-    assert control_returns.ten_thousand_is_reasonable(bad).holds is False
+    assert control_verdicts.ten_thousand_is_reasonable(bad).holds is False
     same = windows(pendulum_swingup=(400.0, 500.0), hopper_hop=(180.0, 200.0))
-    assert control_returns.ten_thousand_is_reasonable(same).holds is None
-    one = control_returns.ten_thousand_is_reasonable(windows(hopper_hop=(220.0, 200.0)))
+    assert control_verdicts.ten_thousand_is_reasonable(same).holds is None
+    one = control_verdicts.ten_thousand_is_reasonable(windows(hopper_hop=(220.0, 200.0)))
     assert one.holds is None and "one task" in one.observed
     part = windows(("1k", "10k"), pendulum_swingup=(400.0, 500.0), hopper_hop=(220.0, 200.0))
-    told = control_returns.ten_thousand_is_reasonable(part)
+    told = control_verdicts.ten_thousand_is_reasonable(part)
     assert told.holds is None and "hopper_hop/made lacks 100k, all" in told.observed
     nothing = windows(pendulum_swingup=(400.0, 500.0), hopper_hop=(-9.0, -9.0))
-    assert control_returns.ten_thousand_is_reasonable(nothing).holds is None, "where nobody learns nothing is refuted"
+    assert control_verdicts.ten_thousand_is_reasonable(nothing).holds is None, "where nobody learns nothing is refuted"
 
 
 def test_steps_are_of_the_environment_and_the_figures_have_a_panel_a_task():

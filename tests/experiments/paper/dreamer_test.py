@@ -8,7 +8,7 @@ from experiments.paper.control_test import made_up
 
 from made.bonuses.replay_data import recent_window
 from made.experiments import runner
-from made.experiments.paper import control_setup, control_verdicts, dreamer_returns
+from made.experiments.paper import control_returns, control_setup, control_verdicts
 from made.experiments.store.store import Scale, Store
 from made.experiments.store.table import Record, Table
 from made.experiments.types import Verdict
@@ -32,10 +32,10 @@ def on(*tasks: str, **levels: float) -> dict[str, float]:
 
 @pytest.mark.parametrize("scale", [Scale.SMOKE, Scale.SMALL, Scale.GPU, Scale.PAPER])
 def test_every_scale_is_dreamer_in_steps_of_the_environment(scale):
-    trials = dreamer_returns.trials(scale)
+    trials = control_returns.dreamer_trials(scale)
     for label, trial in trials.items():
         task, method = label.split("/")
-        budget, repeat = dreamer_returns.BUDGETS[scale.value][task], trial.task.repeat  # type: ignore[attr-defined]
+        budget, repeat = control_setup.DREAMER_BUDGETS[scale.value][task], trial.task.repeat  # type: ignore[attr-defined]
         assert (trial.iterations * repeat, trial.every * repeat) == (budget.steps, budget.every)
         assert trial.task.pixels == (scale in (Scale.GPU, Scale.PAPER))  # type: ignore[attr-defined]
         if method == "re3":
@@ -45,7 +45,7 @@ def test_every_scale_is_dreamer_in_steps_of_the_environment(scale):
         if method.startswith("made"):
             assert recent_window(trial.bonus) == 1000  # type: ignore[attr-defined]
     assert len(group_by_program(list(trials.values()))) == len(trials)
-    assert scale is not Scale.PAPER or set(trials) == {f"{t}/{m}" for t in TASKS for m in dreamer_returns.METHODS}
+    assert scale is not Scale.PAPER or set(trials) == {f"{t}/{m}" for t in TASKS for m in control_setup.WITH_DREAMER}
 
 
 def test_the_smoke_run_is_trained_and_stored_with_its_dreams(tmp_path, monkeypatch):
@@ -53,7 +53,7 @@ def test_the_smoke_run_is_trained_and_stored_with_its_dreams(tmp_path, monkeypat
     pytest.importorskip("dm_control", reason="needs dm_control: pip install -e '.[control]'")
     monkeypatch.setattr(sharding, "options", lambda level: {"xla_backend_optimization_level": 0})
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    smoke, store = runner.Study(dreamer_returns.EXPERIMENT, Scale.SMOKE), Store(tmp_path / "runs")
+    smoke, store = runner.Study(control_returns.DREAMER, Scale.SMOKE), Store(tmp_path / "runs")
     assert runner.run([smoke], store) == 1
     table, problem = runner.load(smoke, store)
     assert problem is None and table.labels() == ["pendulum_swingup/none"]
@@ -71,20 +71,20 @@ def test_the_smoke_run_is_trained_and_stored_with_its_dreams(tmp_path, monkeypat
 
 
 def test_claim_29_wants_made_above_re3_above_none_on_three_tasks():
-    fine = on(*dreamer_returns.STRONG, made=300, re3=200, none=100)
-    assert dreamer_returns.above_both(dreamt(fine)).holds is True
-    assert dreamer_returns.above_both(dreamt({**fine, "hopper_hop/made": 150})).holds is False
-    assert dreamer_returns.above_both(dreamt({**fine, "hopper_hop/none": 250})).holds is False, (
+    fine = on(*control_verdicts.STRONG, made=300, re3=200, none=100)
+    assert control_verdicts.above_both(dreamt(fine)).holds is True
+    assert control_verdicts.above_both(dreamt({**fine, "hopper_hop/made": 150})).holds is False
+    assert control_verdicts.above_both(dreamt({**fine, "hopper_hop/none": 250})).holds is False, (
         "RE3 is to be above none"
     )
-    one = dreamer_returns.above_both(dreamt(on("hopper_hop", made=300, re3=200, none=100)))
+    one = control_verdicts.above_both(dreamt(on("hopper_hop", made=300, re3=200, none=100)))
     assert one.holds is None and "not run: cheetah_run_sparse" in one.observed
-    assert dreamer_returns.above_both(dreamt(fine, steps=200_000)).holds is None
+    assert control_verdicts.above_both(dreamt(fine, steps=200_000)).holds is None
 
 
 def test_claim_30_wants_both_gaps_on_hopper():
     def gaps(**levels: float) -> Verdict:
-        return dreamer_returns.hopper(dreamt(on("hopper_hop", **levels)))
+        return control_verdicts.hopper(dreamt(on("hopper_hop", **levels)))
 
     assert gaps(made=400, re3=290, none=140).holds is True
     assert gaps(made=400, re3=310, none=140).holds is False and gaps(made=400, re3=290, none=160).holds is False
@@ -108,7 +108,7 @@ def test_claims_31_and_32_are_judged_by_the_two_baselines_that_dreamer_has():
     )
 
 
-@pytest.mark.parametrize("check", [claim.check for claim in dreamer_returns.EXPERIMENT.claims])
+@pytest.mark.parametrize("check", [claim.check for claim in control_returns.DREAMER.claims])
 def test_states_and_few_seeds_cannot_tell(check):
     base = on(*TASKS, made=500, re3=250, none=200)
     states, few = check(dreamt(base, pixels=False)), check(dreamt(base, seeds=3))
@@ -118,12 +118,12 @@ def test_states_and_few_seeds_cannot_tell(check):
 
 def test_the_figure_has_a_panel_a_task_and_the_table_a_row_a_method():
     table = dreamt(on(*TASKS, made=300, re3=250, none=200))
-    (drawing,) = dreamer_returns.draw(table)
+    (drawing,) = control_returns.draw_dreamer(table)
     shown = [ax for ax in drawing.figure.axes if ax.get_visible()]
     assert [ax.get_title() for ax in shown] == list(TASKS) and "10 episodes" in drawing.caption
     labels = {line.get_label() for ax in shown for line in ax.lines}
     assert {"Dreamer", "MADE", "RE3"} <= labels
-    ((_, header, lines),) = dreamer_returns.tables(table)
+    ((_, header, lines),) = control_returns.tables(table)
     assert len(lines) == 18 and all(len(line) == len(header) for line in lines)
     assert np.isclose(float(lines[0][-1].split()[0]), 201, atol=1)
 
@@ -139,11 +139,11 @@ def test_dreams_have_a_row_a_method_with_the_points_of_all_seeds(pixels):
     labels = [f"hopper_hop/{method}" for method in ("none", "made", "re3")]
     blank = {"step": np.arange(1, 3), "eval_return": np.zeros(2)}
     kept = [Record(x, i, blank, remembered(i, pixels and not i), {}) for x in labels[:2] for i in range(2)]
-    (drawing,) = dreamer_returns.draw_predictions(Table([*kept, Record(labels[2], 0, blank)]))
+    (drawing,) = control_returns.draw_predictions(Table([*kept, Record(labels[2], 0, blank)]))
     fields = [ax for ax in drawing.figure.axes if ax.get_title()]
     assert [ax.get_title() for ax in fields] == labels[:2], "no row for what kept nothing"
     assert [len(ax.lines[1].get_xdata()) for ax in fields] == [8, 8]
     strips = [ax.images[0].get_array() for ax in drawing.figure.axes if ax.images]
     assert [x.shape for x in strips] == [(16, 40, 3)] * (2 if pixels else 0)
     assert drawing.caption.startswith("Left" if pixels else "Returns")
-    assert dreamer_returns.draw_predictions(Table([Record(labels[2], 0, blank)])) == []
+    assert control_returns.draw_predictions(Table([Record(labels[2], 0, blank)])) == []

@@ -1,4 +1,4 @@
-"""Every point of the family against the bonus it stands for, and bonuses set to a strength."""
+"""Every point of the two formulas against the bonus it stands for, and bonuses set to a strength."""
 
 import equinox as eqx
 import jax
@@ -7,6 +7,7 @@ import pytest
 from contracts.settings import Walk, collected, quick
 
 from made.bonuses import (
+    ICM,
     MADE,
     RIDE,
     RND,
@@ -19,7 +20,7 @@ from made.bonuses import (
     Standardized,
 )
 from made.core import EpisodeNote
-from made.experiments.paper.minigrid_methods import FAMILY, Family
+from made.experiments.paper.minigrid_setup import FAMILY, IMPACT, Family, Impact
 from made.nets.fit import Fit
 
 
@@ -28,16 +29,22 @@ def rnd() -> RND:
 
 
 RECENT = Standardized(HashedRecentCounts(40, capacity=40, bits=8))
+POINTS = {  # those of the comparison, and more of the formula
+    **{name: point for name, point in FAMILY.items() if name != "none"},
+    "noveld": Family(alpha=0.5, gate=1.0),
+    "density": Family(novelty=0.0, power=0.5),
+    "density/gated": Family(novelty=0.0, power=0.5, gate=1.0),
+}
 THEIRS = {
     "rnd": rnd(),
-    "gated rnd": FirstVisit(rnd()),
+    "rnd/gated": FirstVisit(rnd()),
     "gate": FirstVisit(),
     "bebold": NovelD(rnd(), alpha=1.0),
     "noveld": NovelD(rnd(), alpha=0.5),
     "made": MADE(rnd(), RECENT),
-    "gated made": FirstVisit(MADE(rnd(), RECENT)),
+    "made/gated": FirstVisit(MADE(rnd(), RECENT)),
     "density": MADE(ConstantBonus(), RECENT),
-    "gated density": FirstVisit(MADE(ConstantBonus(), RECENT)),
+    "density/gated": FirstVisit(MADE(ConstantBonus(), RECENT)),
 }
 
 
@@ -54,7 +61,7 @@ def fed():
 
 def small(name: str) -> Family:
     where = lambda m: (m.cover, m.recent)  # noqa: E731
-    return eqx.tree_at(where, FAMILY[name], (rnd(), RECENT), is_leaf=lambda x: x is FAMILY[name].recent)
+    return eqx.tree_at(where, POINTS[name], (rnd(), RECENT), is_leaf=lambda x: x is POINTS[name].recent)
 
 
 def own_state(name, state):
@@ -64,21 +71,59 @@ def own_state(name, state):
     return state if "made" in name else () if name == "gate" else state.cover
 
 
+def beneath(batch):
+    """The batch as `FirstVisit` reads it: its visits are noted in addition to those of the bonus inside."""
+    return batch._replace(note=EpisodeNote(trace=((), ())), next_note=EpisodeNote(trace=(batch.next_note.trace, ())))
+
+
 @pytest.mark.parametrize("name", THEIRS)
 def test_a_point_of_the_family_is_the_bonus_of_that_name(fed, name):
     state, batch = fed
     ours, bonus = small(name).reward(state, batch), THEIRS[name]
-    if isinstance(bonus, FirstVisit):  # which notes its visits beside those of the bonus inside
-        batch = batch._replace(
-            note=EpisodeNote(trace=((), ())), next_note=EpisodeNote(trace=(batch.next_note.trace, ()))
-        )
+    if isinstance(bonus, FirstVisit):
+        batch = beneath(batch)
     np.testing.assert_allclose(ours, bonus.reward(own_state(name, state), batch), rtol=1e-5, atol=1e-7)
     assert np.unique(np.asarray(ours)).size > 1
 
 
 def test_all_points_are_lanes_of_one_program_and_no_two_are_the_same(fed):
-    assert len({jax.tree.structure(member) for member in FAMILY.values()}) == 1
-    paid = [np.asarray(small(name).reward(*fed)) for name in FAMILY]
+    assert len({jax.tree.structure(member) for member in POINTS.values()}) == 1
+    paid = [np.asarray(small(name).reward(*fed)) for name in POINTS]
+    assert all(not np.allclose(a, b) for i, a in enumerate(paid) for b in paid[:i])
+
+
+def icm() -> ICM:
+    return ICM(embedding=8, width=16, fit=Fit(1e-2))
+
+
+def small_impact(name: str) -> Impact:
+    return eqx.tree_at(lambda m: m.model, IMPACT[name], icm(), is_leaf=lambda x: x is IMPACT[name].model)
+
+
+@pytest.fixture(scope="module")
+def fed_impact():
+    """The same of ICM and RIDE."""
+    bonus = small_impact("ride")
+    _, state, batch, _ = collected(bonus, Walk(), 12, 0)
+    update = quick(bonus.update)
+    for seed in range(2):
+        state, _ = update(state, batch, jax.random.key(seed))
+    return state, batch
+
+
+@pytest.mark.parametrize(("name", "bonus"), [("icm", icm()), ("icm/gated", FirstVisit(icm())), ("ride", RIDE(icm()))])
+def test_a_point_of_impact_is_the_bonus_of_that_name(fed_impact, name, bonus):
+    state, batch = fed_impact
+    ours = small_impact(name).reward(state, batch)
+    if isinstance(bonus, FirstVisit):
+        batch = beneath(batch)
+    np.testing.assert_allclose(ours, bonus.reward(state, batch), rtol=1e-5, atol=1e-7)
+    assert np.unique(np.asarray(ours)).size > 1
+
+
+def test_all_points_of_impact_are_runs_of_one_program_and_no_two_are_the_same(fed_impact):
+    assert len({jax.tree.structure(member) for member in IMPACT.values()}) == 1
+    paid = [np.asarray(small_impact(name).reward(*fed_impact)) for name in IMPACT]
     assert all(not np.allclose(a, b) for i, a in enumerate(paid) for b in paid[:i])
 
 
