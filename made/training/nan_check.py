@@ -6,7 +6,6 @@ are checked once per log record, before the record and any checkpoint are writte
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,37 +16,49 @@ from made.training import checkpoint, run_dir
 from made.training.backends import TrainPlan, compiled_envs
 
 LEARNS = ("agent", "bonus", "learners", "came")  # the fields of a state that hold parameters, or rewards on their way
-_NAMED = 3  # quantities of a kind, in one sentence
+_MOST_NAMED = 3  # quantities of a kind, in one error
 
 
 class NaNCheck:
-    """Looks at a run after each row. What is not finite before the first one (such as a best score) may stay so."""
+    """Checks a run after each log interval. What is not finite before the first one, such as a best score, may stay."""
 
     def __init__(self, plan: TrainPlan, state: PyTree, out: Path | None):
         self.plan, self.out = plan, out
-        self._spared = frozenset(non_finite_leaves(state))
+        self._ignored = frozenset(non_finite_leaves(state))
 
-    def look(self, bad: np.ndarray, scalars: Mapping[str, np.ndarray], state: PyTree, update: int) -> None:
-        """Stop where something is not finite, with the update, the quantity and the last good checkpoint."""
-        non_finite = [name for name in non_finite_leaves(state) if name not in self._spared]
-        paid = non_finite_rewards(scalars, len(self.plan.seeds))
-        bad = np.where(paid, np.minimum(bad, update), bad)
-        if (
-            non_finite and (bad == compiled_envs.NO_FAILURE).all()
-        ):  # which seed it is does not matter: all of them are one program
+    def check(self, bad: np.ndarray, scalars: Mapping[str, np.ndarray], state: PyTree, update: int) -> None:
+        """Raise an error that names the update, the quantity and the last good checkpoint."""
+        non_finite = [name for name in non_finite_leaves(state) if name not in self._ignored]
+        rewards = np.zeros(len(self.plan.seeds), bool)
+        if "return" in scalars and "episodes" in scalars:  # episodes ended and none of their returns was finite
+            rewards = ~np.isfinite(scalars["return"]) & (scalars["episodes"] > 0)
+        bad = np.where(rewards, np.minimum(bad, update), bad)
+        if non_finite and (bad == compiled_envs.NO_FAILURE).all():  # all seeds are one program: any of them will do
             bad = np.full_like(bad, update)
+        lane = int(bad.argmin())
+        wrong = [name for name, x in scalars.items() if np.ndim(x) and not np.isfinite(x[lane])]
+        kinds = {  # rewards come before what was learned from them
+            "a reward": ["return"] if rewards[lane] else [],
+            "a bonus": [name for name in wrong if name == "bonus"],
+            "a loss": [name for name in wrong if compiled_envs.is_loss(name)],
+            "parameters": non_finite,
+        }
+        named = [f"{kind} ({', '.join(names[:_MOST_NAMED])})" for kind, names in kinds.items() if names]
         kept = [] if self.out is None else checkpoint.files(self.out / run_dir.CHECKPOINTS)
-        raise_if_nan(self.plan, bad, quantities(scalars, int(bad.argmin()), non_finite), kept[-1] if kept else None)
+        raise_if_nan(self.plan, bad, " and ".join(named) or "a loss", kept[-1] if kept else None)
 
 
 def non_finite_leaves(state: PyTree) -> list[str]:
     """The paths of all leaves that learn and hold a NaN or an infinity."""
     parts = {name: getattr(state, name) for name in LEARNS if hasattr(state, name)}
-    named = [(_path(path), x) for path, x in jax.tree_util.tree_leaves_with_path(parts) if _is_float(x)]
-    on_device = [x for _, x in named if isinstance(x, jax.Array)]
-    found = iter(np.asarray(_not_finite(on_device)) if on_device else ())
-    each = [(name, next(found) if isinstance(x, jax.Array) else not np.isfinite(x).all()) for name, x in named]
-    return [name for name, is_wrong in each if is_wrong]
+    leaves = {
+        jax.tree_util.keystr(path, simple=True, separator="."): x
+        for path, x in jax.tree_util.tree_leaves_with_path(parts)
+        if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
+    }
+    on_device = {name: x for name, x in leaves.items() if isinstance(x, jax.Array)}
+    found = dict(zip(on_device, np.asarray(_not_finite([*on_device.values()])), strict=True)) if on_device else {}
+    return [name for name, x in leaves.items() if (found[name] if name in found else not np.isfinite(x).all())]
 
 
 @jax.jit
@@ -55,38 +66,10 @@ def _not_finite(arrays: Sequence[Array]) -> Bool[Array, " n"]:
     return jnp.stack([~jnp.isfinite(x).all() for x in arrays])
 
 
-def _is_float(x: Any) -> bool:
-    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
-
-
-def _path(keys: tuple[Any, ...]) -> str:
-    return ".".join(str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in keys)
-
-
-def non_finite_rewards(scalars: Mapping[str, np.ndarray], seeds: int) -> np.ndarray:
-    """For each seed whether episodes ended and none of their returns was finite; without an end there is none."""
-    if "return" not in scalars or "episodes" not in scalars:
-        return np.zeros(seeds, bool)
-    return ~np.isfinite(scalars["return"]) & (scalars["episodes"] > 0)
-
-
-def quantities(scalars: Mapping[str, np.ndarray], lane: int, non_finite: Sequence[str]) -> str:
-    """In words what is not finite in the row of a lane: what was paid comes before what was learned from it."""
-    bad = [name for name, x in scalars.items() if np.ndim(x) and not np.isfinite(x[lane])]
-    kinds = {
-        "a reward": ["return"] if non_finite_rewards(scalars, lane + 1)[lane] else [],
-        "a bonus": [name for name in bad if name == "bonus"],
-        "a loss": [name for name in bad if compiled_envs.is_loss(name)],
-        "parameters": list(non_finite),
-    }
-    told = [f"{kind} ({', '.join(names[:_NAMED])})" for kind, names in kinds.items() if names]
-    return " and ".join(told) or "a loss"
-
-
 def raise_if_nan(
     plan: TrainPlan, bad: np.ndarray, what: str = "a loss or parameters", kept: Path | None = None
 ) -> None:
-    """Stop where a seed went wrong, at the update that `bad` names for it, before that state is written anywhere."""
+    """Raise an error if a seed failed, at the update that `bad` names for it, before that state is written anywhere."""
     first = int(bad.min())
     if first == compiled_envs.NO_FAILURE:
         return

@@ -2,21 +2,19 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
 
 from made.core.trial import TimeLimitReached
 from made.training import checkpoint, run_dir, sharding, signals
 from made.training.backends import Backend, TrainPlan
 from made.training.loggers import Line, Writer
 from made.training.nan_check import NaNCheck
-from made.training.provenance import provenance
 
 
 class TrainState(NamedTuple):
@@ -44,26 +42,17 @@ def restore_or_init(plan: TrainPlan, backend: Backend, out: Path) -> TrainState:
 
 def _restored(plan: TrainPlan, backend: Backend, out: Path) -> TrainState | None:
     run_dir.remove_leftovers(out)
-    found = checkpoint.newest(out / run_dir.CHECKPOINTS)
-    damaged = checkpoint.set_aside(out / run_dir.CHECKPOINTS, found)
+    folder, metrics = out / run_dir.CHECKPOINTS, out / run_dir.METRICS
+    found = checkpoint.newest(folder)
+    damaged = checkpoint.set_aside(folder, found)
     if found is None:
-        if damaged:  # the records will be measured again, but till then they are all there is
-            run_dir.set_aside(out / run_dir.METRICS)
-        run_dir.truncate_metrics(out / run_dir.METRICS, 0)
+        if damaged and metrics.exists():  # the records will be measured again, but till then they are all there is
+            metrics.replace(metrics.with_name(f"{metrics.name}.damaged"))
+        run_dir.truncate_metrics(metrics, 0)
         return None
     run_dir.require_same_config(found.manifest["configuration"], plan.configuration, found.path)
-    run_dir.truncate_metrics(out / run_dir.METRICS, found.update)
-    run_dir.warn_of_lost_rows(out / run_dir.METRICS, found.path, found.update)
+    run_dir.resume_metrics(metrics, found.path, found.update)
     return TrainState(checkpoint.restore(found, backend.like()), found.update, found.seconds)
-
-
-def save(plan: TrainPlan, train_state: TrainState, out: Path, writers: Sequence[Writer]) -> None:
-    """Write a checkpoint of the run, after all its log records."""
-    for writer in writers:
-        writer.sync()
-    target = out / run_dir.CHECKPOINTS
-    target.mkdir(exist_ok=True)
-    checkpoint.save(target, train_state.state, plan.configuration, train_state.update, train_state.seconds, plan.keep)
 
 
 def train(
@@ -83,10 +72,18 @@ def train(
     saved, since, check = train_state.update, train_state.seconds, NaNCheck(plan, train_state.state, out)
     alone = jax.process_count() == 1  # one process cannot save what others hold, and its clock is not theirs
 
-    def keep() -> None:
-        if (folder := out) is not None:
-            complete = train_state._replace(state=backend.fetch(train_state.state))
-            sharding.on_first_process(lambda: save(plan, complete, folder, writers))
+    def save() -> None:
+        if (folder := out) is None:
+            return
+        state, update, seconds = train_state._replace(state=backend.fetch(train_state.state))
+
+        def write() -> None:
+            for writer in writers:
+                writer.sync()
+            (target := folder / run_dir.CHECKPOINTS).mkdir(exist_ok=True)
+            checkpoint.save(target, state, plan.configuration, update, seconds, plan.keep)
+
+        sharding.on_first_process(write)
 
     try:
         with signals.deferred() if alone else contextlib.nullcontext():
@@ -99,7 +96,7 @@ def train(
                 late = 2 * time.monotonic() - began > plan.until  # by the end of another interval like this one
                 ends = alone and signals.asked()
                 if ends or (plan.keep_end if train_state.update >= plan.run.iterations else due or late):
-                    keep()
+                    save()
                     saved, since = train_state.update, train_state.seconds
                 if ends:
                     each = plan.frames_per_update
@@ -108,15 +105,12 @@ def train(
                 if late and train_state.update < plan.run.iterations:
                     raise TimeLimitReached(f"{train_state.update:,} of {plan.run.iterations:,} updates")
     except KeyboardInterrupt:
-        if alone and train_state.update > saved and not is_donated(train_state.state):
-            keep()
+        # A state whose arrays a program has taken over in the middle of a log interval cannot be saved.
+        donated = any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(train_state.state))
+        if alone and train_state.update > saved and not donated:
+            save()
         raise
     return train_state
-
-
-def is_donated(state: PyTree) -> bool:
-    """Whether a program has taken over arrays of this state in the middle of a log interval: it cannot be saved."""
-    return any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(state))
 
 
 def advance_interval(
@@ -127,8 +121,9 @@ def advance_interval(
     n = min(every - train_state.update % every, plan.run.iterations - train_state.update)
     state, measured = backend.advance(train_state.state, n)
     scalars, bad = jax.tree.map(np.asarray, (measured.scalars, measured.bad))
-    check.look(bad, scalars, state, train_state.update + n)
-    update, speed = train_state.update + n, n * plan.frames_per_update * len(plan.seeds) / (time.monotonic() - started)
+    update = train_state.update + n
+    check.check(bad, scalars, state, update)
+    speed = n * plan.frames_per_update * len(plan.seeds) / (time.monotonic() - started)
     due = update // plan.evaluate_every > train_state.update // plan.evaluate_every
     if due or update == plan.run.iterations:
         scalars |= jax.tree.map(np.asarray, backend.evaluate(state))
@@ -151,31 +146,3 @@ def log_records(plan: TrainPlan, scalars: dict[str, np.ndarray], train_state: Tr
         place["seconds"] = round(train_state.seconds, 3)
         lines.append({**place, **measured})
     return lines
-
-
-def record_session(
-    plan: TrainPlan,
-    out: Path,
-    run: dict[str, Any] | None,
-    command: str,
-    update: int,
-    options: Mapping[str, Any] | None = None,
-) -> None:
-    """Write into run.json what is run, and by which code and machine each part of it.
-
-    `command` is for people. `options` are those of `made train`, None for a part of `made run`.
-    """
-    about = provenance(time.time(), 0.0, len(plan.seeds))
-    del about["wall_s"]  # metrics.jsonl has the time of every row
-    before = run["sessions"] if run else []
-    run_dir.write_run(
-        out,
-        {
-            "command": command,
-            "options": options,
-            "steps": plan.run.iterations * plan.frames_per_update,
-            "frames_per_update": plan.frames_per_update,
-            "configuration": plan.configuration,
-            "sessions": [*before, {"from_update": update, **about}],
-        },
-    )

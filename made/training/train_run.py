@@ -196,7 +196,7 @@ def _train_session(
     writers: list[Writer] = []
     try:
         if out is not None:
-            train_loop.record_session(plan, out, held, session.command, started.update, session.options)
+            run_dir.record_session(plan, out, held, session.command, started.update, session.options)
             writers.append(JSONL(out / run_dir.METRICS))
         writers += session.loggers(frames)
         if not session.progress:

@@ -165,7 +165,7 @@ def test_a_hostile_file_is_refused_and_runs_nothing(kind, tmp_path, watcher, mon
             assert checkpoint.newest(kept) is None
         with pytest.raises(ValueError, match="damaged"):
             run_dir.read_run(out, {"bonus_coef": 1})
-        assert run_dir.truncate_metrics(out / run_dir.METRICS, 100) == 0
+        assert run_dir.truncate_metrics(out / run_dir.METRICS, 100) == []
     assert not [event for event in watcher.events if event[0] != "open"] and not (tmp_path / "ran").exists()
 
 
