@@ -43,7 +43,8 @@ def wrap_key_data(data: Any, like: Any) -> Any:
     """The inverse of `key_data` for an array such as `like`; its shape alone means keys of the default kind."""
     if not is_key(like):
         return data
-    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(like) if isinstance(like, jax.Array) else None)
+    impl = jax.random.key_impl(like) if isinstance(like, jax.Array) else None
+    return jax.random.wrap_key_data(jnp.asarray(data), impl=impl)
 
 
 def stack(trees: Sequence[PyTree]) -> PyTree:

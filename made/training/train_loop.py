@@ -1,8 +1,13 @@
-"""The loop of `made train`: start or resume, then log intervals, evaluations and checkpoints."""
+"""The loop of `made train`: start or resume, then log intervals, evaluations and checkpoints.
+
+After SIGTERM, which clusters send before they kill, a run stops at the end of a log interval, with a checkpoint.
+"""
 
 import contextlib
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +16,44 @@ import jax.numpy as jnp
 import numpy as np
 
 from made.core.trial import TimeLimitReached
-from made.training import checkpoint, run_dir, sharding, signals
+from made.training import checkpoint, run_dir, sharding
 from made.training.backends import Backend, TrainPlan
 from made.training.loggers import Line, Writer
 from made.training.nan_check import NaNCheck
+
+SIGTERM_CODE = 128 + signal.SIGTERM  # the exit code of a shell for it
+_terminating = threading.Event()
+_deferred = threading.Event()  # the loop in the main thread checks `_terminating` itself
+
+
+class Terminated(BaseException):
+    """SIGTERM. The text, where there is one, says what was saved."""
+
+
+@contextlib.contextmanager
+def raise_on_sigterm() -> Iterator[None]:
+    """While the block runs, SIGTERM raises `Terminated` in the main thread; within `train` only the second one does."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        again = _terminating.is_set()
+        _terminating.set()
+        if again or not _deferred.is_set():
+            raise Terminated
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        _terminating.clear()
+
+
+def terminating() -> bool:
+    """Whether the process received SIGTERM. Threads check this at the end of each log interval."""
+    return _terminating.is_set()
 
 
 class TrainState(NamedTuple):
@@ -66,7 +105,7 @@ def train(
     """Train from a state to the last update. `show` is called with each log record as lines, one a seed.
 
     Records are written before the checkpoint that covers them, so a kill at any moment loses none and doubles none. If
-    the plan's time is up it saves and raises `TimeLimitReached`, and after SIGTERM `made.training.signals.Terminated`.
+    the plan's time is up it saves and raises `TimeLimitReached`, and after SIGTERM `Terminated`.
     Of several processes all gather the state, and the first saves it.
     """
     saved, since, check = train_state.update, train_state.seconds, NaNCheck(plan, train_state.state, out)
@@ -86,7 +125,7 @@ def train(
         sharding.on_first_process(write)
 
     try:
-        with signals.deferred() if alone else contextlib.nullcontext():
+        with _defer_sigterm() if alone else contextlib.nullcontext():
             while train_state.update < plan.run.iterations:
                 began, before = time.monotonic(), train_state.update
                 train_state, lines = advance_interval(plan, backend, train_state, writers, check)
@@ -94,14 +133,14 @@ def train(
                 due = train_state.update // plan.checkpoint_every > before // plan.checkpoint_every
                 due |= alone and train_state.seconds - since >= plan.checkpoint_seconds
                 late = 2 * time.monotonic() - began > plan.until  # by the end of another interval like this one
-                ends = alone and signals.asked()
+                ends = alone and terminating()
                 if ends or (plan.keep_end if train_state.update >= plan.run.iterations else due or late):
                     save()
                     saved, since = train_state.update, train_state.seconds
                 if ends:
                     each = plan.frames_per_update
                     frames = f"{train_state.update * each:,} of {plan.run.iterations * each:,}"
-                    raise signals.Terminated(f" at frame {frames}" + (f", with a checkpoint in {out}" if out else ""))
+                    raise Terminated(f" at frame {frames}" + (f", with a checkpoint in {out}" if out else ""))
                 if late and train_state.update < plan.run.iterations:
                     raise TimeLimitReached(f"{train_state.update:,} of {plan.run.iterations:,} updates")
     except KeyboardInterrupt:
@@ -111,6 +150,18 @@ def train(
             save()
         raise
     return train_state
+
+
+@contextlib.contextmanager
+def _defer_sigterm() -> Iterator[None]:
+    """In the main thread, SIGTERM does not interrupt the block, such as an update; the loop checks `terminating`."""
+    if threading.current_thread() is threading.main_thread():
+        _deferred.set()
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            _deferred.clear()
 
 
 def advance_interval(

@@ -13,11 +13,10 @@ from made.envs.host_env import Hosted
 from made.training import run_dir, sharding, train_loop
 from made.training.backends import Backend, TrainPlan, compiled_envs, control_tasks, host_envs
 from made.training.control_config import ControlConfig, resolve
-from made.training.loggers import JSONL, Writer
+from made.training.loggers import JSONL, Meter, Writer
 from made.training.off_policy import ReplayRun
 from made.training.on_policy import RunConfig
 from made.training.paths import require_dir
-from made.training.progress import Meter
 from made.training.train_loop import TrainState
 
 # Defaults, in frames of each seed. A checkpoint with a replay is slow to write.

@@ -23,7 +23,7 @@ from made.experiments.report.model import Figure, Section
 from made.experiments.report.page import render
 from made.experiments.store.store import Job, Scale, Store
 from made.experiments.types import Effect
-from made.training import checkpoint, checkpoint_file, compile_cache, run_dir, video
+from made.training import checkpoint, checkpoint_file, run_dir, sharding, video
 from made.training.loggers import JSONL
 from made.training.paths import require_file
 from tests.reliability.processes import listening
@@ -281,7 +281,7 @@ def test_the_lock_of_compiled_programs_follows_no_link_and_stops_nobody(tmp_path
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     try:
-        with compile_cache.compile_lock():
+        with sharding.compile_lock():
             assert victim.read_text() == "years of work"
     finally:
         jax.config.update("jax_compilation_cache_dir", before)

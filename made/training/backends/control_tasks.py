@@ -25,7 +25,7 @@ from jaxtyping import Int64, PyTree
 from made.core import Metrics, Spec, Transition, trees
 from made.envs.control.simulation import Arrays
 from made.envs.control.worker_pool import WorkerError, WorkerPool
-from made.training import checkpoint, compile_cache
+from made.training import checkpoint, sharding
 from made.training.backends import Backend, LogRecord, TrainPlan, compiled_envs
 from made.training.backends.control_learner import ControlLearner, memory_outside_replay, require_memory, to_numpy
 from made.training.backends.host_envs import seed_for
@@ -268,7 +268,7 @@ def in_threads(turn: Callable[[int, int], None], parts: int, turns: int, threads
     over, failed = threading.Event(), []
 
     def alone(part: int) -> None:
-        compile_cache.cancel_on(over)
+        sharding.cancel_on(over)
         for i in range(turns):
             if over.is_set():
                 return
