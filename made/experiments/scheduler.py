@@ -28,8 +28,8 @@ from made.experiments.store.job_lock import locked
 from made.experiments.store.store import Job, RunExists, Scale, Store
 from made.experiments.types import Experiment
 from made.training import memory, train_loop
+from made.training.backends.compiled_envs import group_by_program, run_batch
 from made.training.provenance import provenance
-from made.training.run_batch import group_by_program, run_batch
 
 MOST_LANES = 512  # runs of one program; more only raises memory
 _STATES = 3  # of a run at once: before a step, after it, and what lies between

@@ -38,9 +38,9 @@ from made.experiments.store.table import Label, Record, Table
 from made.experiments.types import Experiment, read_settings, take_settings
 from made.training import loggers, sharding, train_loop
 from made.training.backends import control_tasks
+from made.training.backends.compiled_envs import group_by_program
 from made.training.control_config import ControlConfig
 from made.training.loggers import Meter
-from made.training.run_batch import group_by_program
 
 TASKS = control_setup.TASKS
 CLOCKED = ("frames_per_second",)
