@@ -34,7 +34,9 @@ T = TypeVar("T")
 
 def mesh_of(devices: int, seeds: int, n_envs: int) -> Mesh | None:
     """The devices as seeds x environments; None for one device."""
-    demand(devices)
+    if not 1 <= devices <= (there := len(jax.devices())):
+        few, accepted = ("there is 1", "1") if there == 1 else (f"there are {there}", f"1 to {there}")
+        raise ValueError(f"--devices {devices}, but {few} here: give {accepted}.")
     if devices == 1 and jax.process_count() == 1:
         return None
     over_lanes = math.gcd(devices, seeds)
@@ -46,14 +48,6 @@ def mesh_of(devices: int, seeds: int, n_envs: int) -> Mesh | None:
         )
     kinds = (AxisType.Auto, AxisType.Auto)
     return jax.make_mesh((over_lanes, over_envs), (LANES, ENVS), kinds, devices=_chosen(devices))
-
-
-def demand(devices: int) -> None:
-    """Refuse a number of devices that are not there."""
-    there = len(jax.devices())
-    if not 1 <= devices <= there:
-        few, accepted = ("there is 1", "1") if there == 1 else (f"there are {there}", f"1 to {there}")
-        raise ValueError(f"--devices {devices}, but {few} here: give {accepted}.")
 
 
 def _chosen(devices: int) -> list[Any]:

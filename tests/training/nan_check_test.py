@@ -184,12 +184,12 @@ def test_memory_that_a_container_grants_counts(tmp_path):
     table.write_text("4:memory:/box\n3:cpu:/\n0::/slice\n")
     (root / "memory" / "box").mkdir(parents=True)
     (root / "slice").mkdir()
-    assert memory.left_of_share(root, table) is None
+    assert memory.left_in_cgroup(root, table) is None
     for name, x in {"limit_in_bytes": "5000", "usage_in_bytes": "2000", "stat": "cache 9\ninactive_file 500"}.items():
         (root / "memory" / "box" / f"memory.{name}").write_text(x)
-    assert memory.left_of_share(root, table) == 3500
+    assert memory.left_in_cgroup(root, table) == 3500
     for name, x in {"max": "1000", "current": "900", "stat": "inactive_file 0"}.items():
         (root / "slice" / f"memory.{name}").write_text(x)
-    assert memory.left_of_share(root, table) == 100
+    assert memory.left_in_cgroup(root, table) == 100
     (root / "slice" / "memory.max").write_text("max")
-    assert memory.left_of_share(root, table) == 3500
+    assert memory.left_in_cgroup(root, table) == 3500
