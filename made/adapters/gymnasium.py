@@ -136,9 +136,8 @@ class CompiledVectorEnv(gymnasium.vector.VectorEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         super().reset(seed=seed if isinstance(seed, int) or seed is None else seed[0])
-        everywhere = np.ones(self.num_envs, bool)
-        self._pool, self._used = self._draw(_key(self)), 0
-        self._state, obs = self._fresh(jax.tree.map(lambda x: x[: self.num_envs], self._pool), everywhere)
+        self._pool, self._used = self._draw(_key(self)), self.num_envs
+        self._state, obs = jax.tree.map(lambda x: x[: self.num_envs], self._pool)
         self._ended[:] = False
         return _numpy(obs, self._env.spec.obs), {}
 

@@ -207,7 +207,7 @@ class RewardMixer:
         Returns what the plug-in saved, where `plugin_state` gives its shapes.
         """
         found, manifest = checkpoint_file.load(path)
-        checkpoint_file.check(manifest, {**self._manifest(plugin_state), "began": manifest.get("began")}, path)
+        checkpoint_file.check(manifest, self._manifest(plugin_state), path)
         true, steps = found.pop("own['true']"), []
 
         def part(prefix: str, like: PyTree, free: int = 0) -> PyTree:

@@ -177,9 +177,12 @@ def _digest(arrays: Mapping[str, Any]) -> str:
 
 
 def check(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str | os.PathLike) -> None:
-    """Raise an error that lists every setting in which the manifests differ; the versions of made may differ."""
+    """Raise an error that lists every setting in which the manifests differ.
+
+    The versions of made may differ, and whether the first episode had begun.
+    """
     different = []
-    for name in (name for name in wanted if name not in ("made", "format", "version")):
+    for name in (name for name in wanted if name not in ("made", "format", "version", "began")):
         different += _differences(found.get(name), json.loads(json.dumps(wanted[name])), name)
     if not different:
         return

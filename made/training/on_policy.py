@@ -119,23 +119,11 @@ def learn(
     key: Key[Array, ""],
     horizon: int,
 ) -> tuple[PyTree, PyTree, Metrics]:
-    """Lines 4 to 6 of Algorithm 1, in that order, for rollouts and batches of a replay buffer alike.
+    """Lines 4 to 6 of Algorithm 1, in that order, for rollouts and batches [T, N, ...] of a replay buffer alike.
 
     update the density estimates; r_k = r + tau_k bonus, Eq. (5); plan on r_k.
-    The bonus is updated first, so its counts include the visit that it rewards.
-
-    Args:
-        agent: Plans on r_k.
-        bonus: The bonus b_k.
-        bonus_coef: tau_k.
-        states: Of the agent and of the bonus.
-        batch: Experience, leaves [T, N, ...].
-        k: Number of this update, from 1 on.
-        key: A random key.
-        horizon: Steps of an episode, for the metric `bonus_strength`.
-
-    Returns:
-        The new states of agent and bonus, and metrics.
+    The bonus is updated first, so its counts include the visit that it rewards. `states` are those of the agent and of
+    the bonus, k counts from 1, and `horizon` is for the metric `bonus_strength`. Returns both states, and metrics.
     """
     k_bonus, k_agent = jax.random.split(key)
     bonus_state, of_bonus = bonus.update(states[1], batch, k_bonus)

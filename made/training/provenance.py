@@ -107,7 +107,7 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        pass
+        return True
     return True
 
 

@@ -34,7 +34,8 @@ T = TypeVar("T")
 
 def mesh_of(devices: int, seeds: int, n_envs: int) -> Mesh | None:
     """The devices as seeds x environments; None for one device."""
-    if not 1 <= devices <= (there := len(jax.devices())):
+    there = len(jax.devices())
+    if not 1 <= devices <= there:
         few, accepted = ("there is 1", "1") if there == 1 else (f"there are {there}", f"1 to {there}")
         raise ValueError(f"--devices {devices}, but {few} here: give {accepted}.")
     if devices == 1 and jax.process_count() == 1:
@@ -46,23 +47,16 @@ def mesh_of(devices: int, seeds: int, n_envs: int) -> Mesh | None:
             f"{seeds} seeds of {n_envs} environments cannot be spread evenly over {devices} devices: take a number of "
             f"seeds that {devices} divides, or of environments (--set n_envs=...) that {over_envs} divides."
         )
-    kinds = (AxisType.Auto, AxisType.Auto)
-    return jax.make_mesh((over_lanes, over_envs), (LANES, ENVS), kinds, devices=_chosen(devices))
-
-
-def _chosen(devices: int) -> list[Any]:
-    """So many devices, as many of each process."""
-    processes = jax.process_count()
-    if processes == 1:
-        return jax.devices()[:devices]
+    processes, kinds = jax.process_count(), (AxisType.Auto, AxisType.Auto)
     by_process = [[one for one in jax.devices() if one.process_index == i] for i in range(processes)]
     each, rest = divmod(devices, processes)
-    if rest or each > min(map(len, by_process)):
-        most = processes * min(map(len, by_process))
+    most = min(map(len, by_process))
+    if rest or each > most:
         raise ValueError(
-            f"--devices {devices} is not the same number on each of {processes} hosts: up to {most} can be."
+            f"--devices {devices} is not the same number on each of {processes} hosts: up to {processes * most} can be."
         )
-    return [one for those in by_process for one in those[:each]]
+    chosen = [one for those in by_process for one in those[:each]]
+    return jax.make_mesh((over_lanes, over_envs), (LANES, ENVS), kinds, devices=chosen)
 
 
 def places(state: RunState, mesh: Mesh) -> RunState:

@@ -203,11 +203,12 @@ def _backend(plan: TrainPlan, devices: int | None, report: Callable[[str], None]
     i, processes = jax.process_index(), jax.process_count()
     who = f"host {i} of {processes}: " * (processes > 1)
     compiling = f"{who}compiling for {len(plan.seeds)} seed{'s' * (len(plan.seeds) > 1)} ..."
-    if isinstance(plan.run, ControlConfig) or isinstance(plan.run.env, Hosted):
-        if processes > 1:
-            raise ValueError("--hosts is for environments that are compiled, and this one is stepped on the host.")
+    on_host = isinstance(plan.run, ControlConfig) or isinstance(plan.run.env, Hosted)
+    if on_host and processes > 1:
+        raise ValueError("--hosts is for environments that are compiled, and this one is stepped on the host.")
+    if on_host:
         prepare = control_tasks.prepare if isinstance(plan.run, ControlConfig) else host_envs.HostBackend
-        backend = prepare(plan, devices or 1)
+        backend: Backend = prepare(plan, devices or 1)
         report(compiling)
         return backend
     if devices is None:

@@ -216,17 +216,17 @@ def seeds_of(run: DreamerConfig | ReplayRun, state: Any, n: int) -> Iterator[Rep
 def predict(
     run: DreamerConfig | ReplayRun, known: ReplayLearnerState, key: Key[Array, ""]
 ) -> tuple[Array | None, Prediction]:
-    """(a video of one window, the returns of several) from the replay buffer; no video without images.
+    """(a video of one window, the returns of several), from what the replay holds; None where there is no image.
 
-    The window is one within an episode, if any sampled one is.
+    The window is one within an episode, where any that was drawn is.
     """
-    k_sample, k_video, k_rewards = jax.random.split(key, 3)
-    batch = run.replay.sample(known.replay, WINDOWS, k_sample)
-    ends = (batch.terminated | batch.truncated)[:-1].sum(0)
-    batch = jax.tree.map(lambda x: x[:, jnp.argsort(ends)], batch)
+    k_draw, k_video, k_tell = jax.random.split(key, 3)
+    drawn = run.replay.sample(known.replay, WINDOWS, k_draw)
+    ends = (drawn.terminated | drawn.truncated)[:-1].sum(0)
+    drawn = jax.tree.map(lambda x: x[:, jnp.argsort(ends)], drawn)
     world, seen = known.agent.world, min(SEEN, run.replay.length)
-    has_images = any(len(leaf.shape) == 3 for leaf in world.decoder.leaves)
-    frames = open_loop(world, batch, k_video, seen) if has_images else None
-    both = batch.reward + bonus_values(run, known, batch)  # type: ignore[arg-type]
-    imagined = predicted_rewards(world, batch, k_rewards, seen)
-    return frames, Prediction(batch.reward[seen - 1 :].sum(0), both[seen - 1 :].sum(0), imagined.sum(0))
+    drawable = any(len(leaf.shape) == 3 for leaf in world.decoder.leaves)
+    frames = open_loop(world, drawn, k_video, seen) if drawable else None
+    both = drawn.reward + bonus_values(run, known, drawn)  # type: ignore[arg-type]
+    imagined = predicted_rewards(world, drawn, k_tell, seen)
+    return frames, Prediction(drawn.reward[seen - 1 :].sum(0), both[seen - 1 :].sum(0), imagined.sum(0))

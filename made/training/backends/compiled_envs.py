@@ -17,12 +17,11 @@ from made.core import Metrics, trees
 from made.core.config import config_id
 from made.core.trial import EPISODE_MEANS, Record, Trial, rows_of, structure
 from made.training import memory, sharding
-from made.training.backends import Backend, LogRecord, TrainPlan
+from made.training.backends import NO_FAILURE, Backend, LogRecord, TrainPlan, is_loss
 from made.training.on_policy import RunConfig, RunState, evaluate
 from made.training.sharding import ENVS, LANES
 
 COUNTED = ("episodes", "pool_reused")  # numbers of episodes, added up over a log interval
-NO_FAILURE = jnp.iinfo(jnp.int32).max  # the update at which a seed went wrong, when it did not
 _APART = 0x6C6576  # sets the keys of evaluations apart from those of training
 
 
@@ -184,11 +183,6 @@ def means(sums: MetricSums, counted: tuple[str, ...] = ()) -> Metrics:
     """The value of each metric in a log interval: its mean, or its sum if it is counted. NaN without data."""
     mean = lambda total, weight: jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), jnp.nan)  # noqa: E731
     return {name: x if name in counted else mean(x, sums.weight[name]) for name, x in sums.total.items()}
-
-
-def is_loss(name: str) -> bool:
-    """Whether a scalar is a loss, which must stay finite; others may be NaN for want of data."""
-    return "loss" in name.rsplit("/", 1)[-1]
 
 
 def evaluate_seeds(lanes: RunConfig, state: RunState, seeds: Int[Array, " L"], episodes: int) -> Metrics:

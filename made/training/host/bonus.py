@@ -64,15 +64,13 @@ class HostBonus:
         spec = spec._replace(obs=obs, action=carried(spec.action), horizon=spec.horizon if horizon is None else horizon)
         self.spec, self.n_envs, self.on_bad, self.bad = spec, int(n_envs), on_bad, 0
         self.key, k_init = jax.random.split(jax.random.key(seed or 0))
-        memory = self.bonus.memory
+        name, memory = type(self.bonus).__name__, self.bonus.memory
         try:
             self.state = self.bonus.init(k_init, spec._replace(goal=memory.goal(spec))) if state is None else state
             self._blank = calls.repeated(memory.blank(spec), self.n_envs)
         except (TypeError, AttributeError, IndexError) as error:
-            name = type(self.bonus).__name__
-            raise ValueError(
-                f"{name} cannot read observations {spec.obs} with actions {spec.action}: {error}"
-            ) from error
+            what = f"observations {spec.obs} with actions {spec.action}"
+            raise ValueError(f"{name} cannot read {what}: {error}") from error
         self.memory, self.note, self._like = self._blank, None, None
         self._calls = calls.calls(self.bonus, self.spec, self.n_envs)
 
@@ -91,7 +89,7 @@ class HostBonus:
         """Take in one step of every environment and return it as a Transition with the bonus's notes.
 
         `next_obs` is the true successor; `reset_obs` what the policy sees next, which differs where an episode ended.
-        All is copied, since many environments write the next step into the same calls.
+        All is copied, since many environments write the next step into the same arrays.
         """
         note, seen = self._noted(), self.spec.obs
         ends = (calls.flags(terminated, self.n_envs, "terminated"), calls.flags(truncated, self.n_envs, "truncated"))
@@ -146,21 +144,19 @@ class HostBonus:
     def load(self, path: str | PathLike) -> None:
         """Go on from a file that `save` wrote for the same bonus, spaces and number of environments."""
         found, manifest = checkpoint_file.load(path)
-        checkpoint_file.check(manifest, {**self.manifest(), "began": manifest.get("began")}, path)
+        checkpoint_file.check(manifest, self.manifest(), path)
         self.restore(checkpoint_file.unflat(found, self.template(manifest["began"])))
 
     def tree(self) -> dict[str, PyTree]:
         """All that changes."""
-        whole = {"state": self.state, "key": self.key, "bad": np.int64(self.bad)}
-        return whole if self.note is None else {**whole, "memory": self.memory, "note": self.note}
+        episode = {} if self.note is None else {"memory": self.memory, "note": self.note}
+        return {"state": self.state, "key": self.key, "bad": np.int64(self.bad), **episode}
 
     def template(self, began: bool) -> dict[str, PyTree]:
         """The shape of `tree`, before or after the first reset."""
-        whole = {"state": self.state, "key": self.key, "bad": np.int64(0)}
-        if not began:
-            return whole
         memory, note, _ = jax.eval_shape(self._calls.reset, self.state, self.key, self._zeros(self.spec.obs))
-        return {**whole, "memory": memory, "note": note}
+        episode = {"memory": memory, "note": note} if began else {}
+        return {"state": self.state, "key": self.key, "bad": np.int64(0), **episode}
 
     def step_template(self) -> Transition:
         """The shape of what `observe` returns."""

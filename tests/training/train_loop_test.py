@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from made.core import safe_files
-from made.training import checkpoint, checkpoint_file, loggers, memory, nan_check, run_dir
+from made.training import checkpoint, checkpoint_file, loggers, memory, run_dir, train_loop
 from made.training.backends import compiled_envs
 from tests.reliability import damage, processes
 
@@ -36,7 +36,7 @@ ROW = {"return": np.array([np.nan, 1.0]), "episodes": np.array([0.0, 3.0]), "los
 
 def looked(tmp_path, state, bad=GOOD, began=None, **scalars):
     began = State({"w": jnp.ones(3)}) if began is None else began
-    return nan_check.NaNCheck(Asked(), began, tmp_path).check(bad, {**ROW, **scalars}, state, 6)  # type: ignore[arg-type]
+    return train_loop.NaNCheck(Asked(), began, tmp_path).check(bad, {**ROW, **scalars}, state, 6)  # type: ignore[arg-type]
 
 
 def test_what_is_finite_passes_and_so_does_a_row_without_an_episode(tmp_path):
