@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import jax
 
-from made.training import signals
-from made.training.compile_cache import use_compilation_cache
+from made.training import train_loop
 from made.training.provenance import provenance
+from made.training.sharding import use_compilation_cache
 
 
 class Measure(NamedTuple):
@@ -58,7 +58,7 @@ def main(name: str, argv: list[str] | None = None) -> int:
     use_compilation_cache()
     rows: list[Measure] = []
     try:
-        with signals.raise_on_sigterm():
+        with train_loop.raise_on_sigterm():
             for row in importlib.import_module(benchmark.module).measures():
                 print(f"{row.name}: {row.value:,.4g} {row.unit}", file=sys.stderr, flush=True)
                 if options.json:  # printed at once, so that an interrupted benchmark keeps its rows
@@ -68,8 +68,8 @@ def main(name: str, argv: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
-    except signals.Terminated:
-        return signals.CODE
+    except train_loop.Terminated:
+        return train_loop.SIGTERM_CODE
     finally:
         if options.json and rows:
             print("\n]", flush=True)

@@ -49,10 +49,10 @@ from made.bonuses import (
 from made.core import Agent, Bonus, Density, Environment, EpisodeMemory, Space, Spec, Step, Transition
 from made.core.schedules import Constant, Exponential, Power
 from made.envs.registry import list_envs, make
+from made.training.backends.compiled_envs import run_batch
 from made.training.evaluation import load_run
 from made.training.host.bonus import HostBonus
 from made.training.on_policy import RunConfig, evaluate
-from made.training.run_batch import run_batch
 from made.training.train_run import train
 
 __version__ = "0.1.0"

@@ -18,8 +18,8 @@ from made.bonuses import MADE
 from made.experiments.paper.lock_returns import WINDOW, Setting, algorithms, lock_run
 from made.tabular.algorithm1 import Algorithm1
 from made.tabular.families import Garnet
+from made.training.backends.compiled_envs import run_batch
 from made.training.on_policy import RunConfig, iterate, start
-from made.training.run_batch import run_batch
 
 LOCK = Setting(10, 0.1, 1500)
 SEEDS = 20

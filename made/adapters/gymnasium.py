@@ -9,7 +9,6 @@ Importing this module registers all grids under `made/`.
 """
 
 from collections.abc import Callable
-from os import PathLike
 from typing import Any
 
 import gymnasium
@@ -21,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from jaxtyping import PyTree
 
-from made.adapters.reward_mixer import Mode, RewardMixer
+from made.adapters.reward_mixer import Mode, RewardMixer, SavesBonus
 from made.core import Bonus, Environment, Space, trees
 from made.envs.host_env import final_info, true_successor
 from made.envs.minigrid import GRIDS, Grid, make_grid
@@ -53,6 +52,10 @@ def _numpy(obs: PyTree, spaces: PyTree) -> PyTree:
     )  # fmt: skip
 
 
+def _key(env: Any) -> jax.Array:
+    return jax.random.key(env.np_random.integers(2**32, dtype=np.uint32))
+
+
 class CompiledEnv(gymnasium.Env):
     """One compiled environment, one step a call. For speed use the vector form: one call steps them all."""
 
@@ -69,12 +72,9 @@ class CompiledEnv(gymnasium.Env):
         self._step = jax.jit(lambda state, action, key: env.step(state, action, key))
         self._state = None
 
-    def _key(self) -> jax.Array:
-        return jax.random.key(self.np_random.integers(2**32, dtype=np.uint32))
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         super().reset(seed=seed)
-        self._state, obs = self._reset(self._key())
+        self._state, obs = self._reset(_key(self))
         return _numpy(obs, self._env.spec.obs), {}
 
     def step(self, action):
@@ -82,7 +82,7 @@ class CompiledEnv(gymnasium.Env):
             raise gymnasium.error.ResetNeeded("Call reset before step.")
         if not self.action_space.contains(action):
             raise ValueError(f"The action {action!r} is not in {self.action_space}.")
-        self._state, step = self._step(self._state, jnp.asarray(action, self._env.spec.action.dtype), self._key())
+        self._state, step = self._step(self._state, jnp.asarray(action, self._env.spec.action.dtype), _key(self))
         obs = _numpy(step.obs, self._env.spec.obs)
         return obs, float(step.reward), bool(step.terminated), bool(step.truncated), {}
 
@@ -126,23 +126,18 @@ class CompiledVectorEnv(gymnasium.vector.VectorEnv):
         self._swap = jax.jit(_swap)
         self._state, self._ended = None, np.zeros(num_envs, bool)
 
-    def _key(self) -> jax.Array:
-        return jax.random.key(self.np_random.integers(2**32, dtype=np.uint32))
-
     def _fresh(self, current: PyTree, which: np.ndarray) -> PyTree:
         """`current` with fresh (state, obs) where `which` is set; the pool is drawn anew when it runs low."""
         if self._used + which.sum() > self._pool_size:
-            self._pool, self._used = self._draw(self._key()), 0
+            self._pool, self._used = self._draw(_key(self)), 0
         swapped = self._swap(current, self._pool, jnp.asarray(which), self._used)
         self._used += int(which.sum())
         return swapped
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         super().reset(seed=seed if isinstance(seed, int) or seed is None else seed[0])
-        everywhere = np.ones(self.num_envs, bool)
-        self._pool, self._used = self._draw(self._key()), 0
-        first = jax.tree.map(lambda x: x[: self.num_envs], self._pool)
-        self._state, obs = self._fresh(first, everywhere)
+        self._pool, self._used = self._draw(_key(self)), self.num_envs
+        self._state, obs = jax.tree.map(lambda x: x[: self.num_envs], self._pool)
         self._ended[:] = False
         return _numpy(obs, self._env.spec.obs), {}
 
@@ -154,7 +149,7 @@ class CompiledVectorEnv(gymnasium.vector.VectorEnv):
             actions.astype(self.action_space.dtype)
         ):
             raise ValueError(f"The actions {actions!r} are not in {self.action_space}.")
-        state, step = self._advance(self._state, jnp.asarray(actions, self._env.spec.action.dtype), self._key())
+        state, step = self._advance(self._state, jnp.asarray(actions, self._env.spec.action.dtype), _key(self))
         terminated, truncated = np.array(step.terminated), np.array(step.truncated)
         reward, obs, info = np.array(step.reward, np.float64), step.obs, {}
         if self.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP:
@@ -176,7 +171,7 @@ def _swap(current: PyTree, pool: PyTree, which: jax.Array, used: jax.Array) -> P
     return trees.select(which, jax.tree.map(lambda x: x[rows], pool), current)
 
 
-class BonusVectorWrapper(gymnasium.vector.VectorWrapper):
+class BonusVectorWrapper(SavesBonus, gymnasium.vector.VectorWrapper):
     """Adds `coef` times the bonus to each reward; info["extrinsic"] and info["intrinsic"] hold the two parts, [N].
 
     With SAME_STEP the true successor of a last step is info["final_obs"]. With NEXT_STEP it is the observation
@@ -228,14 +223,6 @@ class BonusVectorWrapper(gymnasium.vector.VectorWrapper):
         self._obs, self._ended = after, np.zeros_like(done) if same else done
         parts = {"extrinsic": paid.extrinsic, "intrinsic": paid.intrinsic}
         return after, paid.reward, terminated, truncated, {**info, **parts}
-
-    def save(self, path: str | PathLike, overwrite: bool = False) -> None:
-        """The state of the bonus, to go on from."""
-        self.payer.save(path, overwrite)
-
-    def load(self, path: str | PathLike) -> None:
-        """Go on from what `save` wrote."""
-        self.payer.load(path)
 
 
 def copied(obs: Any) -> Any:

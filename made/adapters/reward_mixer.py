@@ -1,4 +1,4 @@
-"""What every plug-in shares: the bonus of a step, scaled, added to the reward, and learned from every so many steps."""
+"""What every plug-in shares: the bonus of a step, scaled and added to the reward, and the updates of the bonus."""
 
 from collections.abc import Callable
 from os import PathLike
@@ -25,8 +25,8 @@ class ReturnRange(NamedTuple):
     weight: np.ndarray
     length: np.ndarray  # the same of the lengths of episodes
     episodes: np.ndarray
-    best: np.ndarray  # the largest return of an episode, whatever its sign
-    returns: np.ndarray  # [N], of the episodes under way
+    best: np.ndarray  # the largest absolute return of an episode
+    returns: np.ndarray  # [N], of the current episodes
     steps: np.ndarray  # [N]
 
 
@@ -66,13 +66,8 @@ class AutoScale:
         seen = self.seen
         if seen.bonus <= 0:
             return 0.0
-        if self.horizon:
-            length = float(self.horizon)
-        elif seen.episodes > 0:
-            length = float(seen.length / seen.episodes)
-        else:
-            length = max(SHORTEST, float(seen.steps.max()))
-        largest = float(seen.best) if seen.best > 0 else 1.0
+        mean = seen.length / seen.episodes if seen.episodes > 0 else max(SHORTEST, seen.steps.max())
+        length, largest = float(self.horizon or mean), float(seen.best) if seen.best > 0 else 1.0
         return self.strength / float(bonus_strength(1.0, float(seen.bonus / seen.weight), length, largest))
 
 
@@ -195,8 +190,9 @@ class RewardMixer:
             self.updates += 1
 
     def save(self, path: str | PathLike, overwrite: bool = False, plugin_state: PluginState | None = None) -> None:
-        """The bonus, and all that is needed to go on as if nothing had happened, in one file."""
-        parts: dict[str, PyTree] = {"host": self.host.tree(), "own": self._own()}
+        """Write the bonus and all that is needed to resume to one file."""
+        true = np.array(self.waiting.true, bool).reshape(-1, self.host.n_envs)
+        parts: dict[str, PyTree] = {"host": self.host.tree(), "own": {**self._own(), "true": true}}
         if self.waiting.steps:
             parts["waiting"] = jax.tree.map(lambda *x: np.stack(x), *self.waiting.steps)
         if plugin_state is not None:
@@ -206,22 +202,24 @@ class RewardMixer:
         checkpoint_file.save(path, arrays, self._manifest(plugin_state), overwrite)
 
     def load(self, path: str | PathLike, plugin_state: PluginState | None = None) -> PluginState | None:
-        """Go on from a file that `save` wrote for the same bonus, spaces and number of environments.
+        """Resume from a file that `save` wrote for the same bonus, spaces and number of environments.
 
-        Returns what was saved beside the bonus, where `plugin_state` says what it looks like.
+        Returns what the plug-in saved, where `plugin_state` gives its shapes.
         """
         found, manifest = checkpoint_file.load(path)
-        checkpoint_file.check(manifest, {**self._manifest(plugin_state), "began": manifest.get("began")}, path)
-        unflat = checkpoint_file.unflat
+        checkpoint_file.check(manifest, self._manifest(plugin_state), path)
+        true, steps = found.pop("own['true']"), []
+
+        def part(prefix: str, like: PyTree, free: int = 0) -> PyTree:
+            arrays = {name.removeprefix(prefix): x for name, x in found.items() if name.startswith(prefix)}
+            return checkpoint_file.unflat(arrays, like, free)
+
         if plugin_state is not None:
-            row = jax.tree.map(lambda x: x[0], plugin_state.rows)
-            rows, rest = unflat(_under(found, "rows"), row, free=1), unflat(_under(found, "rest"), plugin_state.rest)
-            plugin_state = plugin_state._replace(rows=rows, rest=rest)
-        host, own = unflat(_under(found, "host"), self.host.template(manifest["began"])), _under(found, "own")
-        true, steps = own.pop("['true']"), []
-        own = unflat(own, self._own(with_true=False))
+            rows = part("rows", jax.tree.map(lambda x: x[0], plugin_state.rows), free=1)
+            plugin_state = plugin_state._replace(rows=rows, rest=part("rest", plugin_state.rest))
+        host, own = part("host", self.host.template(manifest["began"])), part("own", self._own())
         if len(true):
-            together = unflat(_under(found, "waiting"), self.host.step_template(), free=1)
+            together = part("waiting", self.host.step_template(), free=1)
             steps = [jax.tree.map(lambda x, t=t: np.asarray(x[t]), together) for t in range(len(true))]
         self.host.restore(host)
         self.updates, self.waiting.steps, self.waiting.true = int(own["updates"]), steps, list(true)
@@ -229,17 +227,25 @@ class RewardMixer:
             self.auto_scale.seen = own["auto_scale"]
         return plugin_state
 
-    def _own(self, with_true: bool = True) -> dict[str, PyTree]:
-        true = np.array(self.waiting.true, bool).reshape(-1, self.host.n_envs)
-        whole: dict[str, PyTree] = {"updates": np.int64(self.updates)}
-        whole |= {} if self.auto_scale is None else {"auto_scale": self.auto_scale.seen}
-        return {**whole, "true": true} if with_true else whole
+    def _own(self) -> dict[str, PyTree]:
+        scale = {} if self.auto_scale is None else {"auto_scale": self.auto_scale.seen}
+        return {"updates": np.int64(self.updates), **scale}
 
     def _manifest(self, plugin_state: PluginState | None = None) -> dict[str, Any]:
         strength = None if self.auto_scale is None else self.auto_scale.strength
-        whole = {**self.host.manifest(), "holds": "plug-in", "strength": strength}
-        return whole if plugin_state is None else {**whole, **plugin_state.about}
+        about = {} if plugin_state is None else plugin_state.about
+        return {**self.host.manifest(), "holds": "plug-in", "strength": strength, **about}
 
 
-def _under(arrays: checkpoint_file.Arrays, prefix: str) -> checkpoint_file.Arrays:
-    return {name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)}
+class SavesBonus:
+    """`save` and `load` of a wrapper that has a `RewardMixer`."""
+
+    payer: RewardMixer
+
+    def save(self, path: str | PathLike, overwrite: bool = False) -> None:
+        """Write the state of the bonus, to resume from."""
+        self.payer.save(path, overwrite)
+
+    def load(self, path: str | PathLike) -> None:
+        """Resume from what `save` wrote."""
+        self.payer.load(path)

@@ -10,7 +10,6 @@ other reward.
 
 import time
 from collections.abc import Callable
-from os import PathLike
 from typing import Any
 
 import gymnasium
@@ -18,7 +17,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from made.adapters.gymnasium import PREFIX, copied
-from made.adapters.reward_mixer import Mode, RewardMixer
+from made.adapters.reward_mixer import Mode, RewardMixer, SavesBonus
 from made.core import Bonus, dict_obs
 from made.core.plugins import needs
 from made.envs.host_env import replace_rows
@@ -35,7 +34,7 @@ with needs("made.adapters.sb3", "sb3", "stable_baselines3", "torch"):
 SIZES = (11, 6, 3)  # object types, colors and states of a cell of MiniGrid
 
 
-class BonusVecEnv(VecEnvWrapper):
+class BonusVecEnv(SavesBonus, VecEnvWrapper):
     """Adds `coef` times the bonus to each reward, and reports both parts in `infos`:
 
         extrinsic, intrinsic      of this step; intrinsic is coef times the bonus
@@ -109,14 +108,6 @@ class BonusVecEnv(VecEnvWrapper):
                 "VecEnv of Stable-Baselines3 keeps it, and so must this one."
             )
         return channels_last(info["terminal_observation"], self._whole, axes=0)
-
-    def save(self, path: str | PathLike, overwrite: bool = False) -> None:
-        """The state of the bonus, beside `model.save`."""
-        self.payer.save(path, overwrite)
-
-    def load(self, path: str | PathLike) -> None:
-        """Go on from what `save` wrote, after `PPO.load(..., env=venv)`."""
-        self.payer.load(path)
 
 
 class GymVecEnv(VecEnv):

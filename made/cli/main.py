@@ -24,8 +24,8 @@ from made.cli.transfer import Transfer
 from made.core import safe_files
 from made.core.config import suggest
 from made.core.trial import RunsFailed
-from made.training import signals
-from made.training.compile_cache import use_compilation_cache
+from made.training import train_loop
+from made.training.sharding import use_compilation_cache
 
 # Two minutes on two cores, and it learns: the run of results/train/MultiRoom-N6.
 FIRST_TRAINING = (
@@ -155,7 +155,7 @@ def main(words: list[str] | None = None) -> int:
         if words == ["train"]:
             print(f"made: with no options this is: made train {FIRST_TRAINING}", file=sys.stderr)
         use_compilation_cache()
-        with signals.raise_on_sigterm(), safe_files.disk_full_message(lambda: FULL), warnings.catch_warnings():
+        with train_loop.raise_on_sigterm(), safe_files.disk_full_message(lambda: FULL), warnings.catch_warnings():
             warnings.showwarning = _warned
             return command.main()
     except ValueError as error:
@@ -164,12 +164,12 @@ def main(words: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("made: Interrupted. Progress is saved; run the same command to resume.", file=sys.stderr)
         os._exit(130)  # threads may still be inside compiled code
-    except signals.Terminated as stop:
+    except train_loop.Terminated as stop:
         sys.stdout.flush()
         said = str(stop) or "; progress is saved"
         again = f" To resume: {shlex.join(['made', *words])}" if words[0] in RESUMED else ""
         print(f"made: stopped by SIGTERM{said}.{again}", file=sys.stderr, flush=True)
-        os._exit(signals.CODE)  # threads may still be inside compiled code
+        os._exit(train_loop.SIGTERM_CODE)  # threads may still be inside compiled code
     except BrokenPipeError:  # whoever read has enough; what is still to be written goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -95,14 +95,14 @@ class Train:
     def plan(self):
         """The validated options."""
         from made.cli.build import build
-        from made.training.train_run import default_frames, parse_frames, plan_of, updates_for
+        from made.training.train_run import default_frames, plan_of, updates_for
 
         if self.seeds < 1:
             raise ValueError(f"--seeds must be at least 1, got {self.seeds}.")
         run = build(self.env, self.agent, self.bonus, self.first_visit, self.bonus_coef, self.strength, self.set)
         default = default_frames(run)
         steps, every = (default[x] if (y := getattr(self, x)) is None else y for x in ("steps", "every"))
-        run = dataclasses.replace(run, every=updates_for(parse_frames(every, "--every"), run.n_envs * run.unroll))
+        run = dataclasses.replace(run, every=updates_for(run, every, "--every"))
         flag = lambda name: f"--{name.replace('_', '-')}"  # noqa: E731
         return plan_of(run, self.seeds, steps, self.eval_every, self.checkpoint_every, flag)
 

@@ -34,6 +34,19 @@ def is_key(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
+def key_data(x: Any) -> Any:
+    """The data of random keys; other arrays unchanged."""
+    return jax.random.key_data(x) if is_key(x) else x
+
+
+def wrap_key_data(data: Any, like: Any) -> Any:
+    """The inverse of `key_data` for an array such as `like`; its shape alone means keys of the default kind."""
+    if not is_key(like):
+        return data
+    impl = jax.random.key_impl(like) if isinstance(like, jax.Array) else None
+    return jax.random.wrap_key_data(jnp.asarray(data), impl=impl)
+
+
 def stack(trees: Sequence[PyTree]) -> PyTree:
     """One tree whose leaves have a new leading axis, from trees of the same structure."""
 

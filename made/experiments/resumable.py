@@ -95,7 +95,7 @@ def _session(trial: Trial, seeds: Sequence[int], out: Path, on_progress: _Progre
         held = run_dir.read_run(out, plan.configuration)
         with contextlib.closing(control_tasks.prepare(plan)) as backend:
             state = train_loop.restore_or_init(plan, backend, out)
-            train_loop.record_session(plan, out, held, "made run", state.update)
+            run_dir.record_session(plan, out, held, "made run", state.update)
             on_progress(state.update // trial.every, made=False)
             writer = JSONL(out / run_dir.METRICS)
             try:

@@ -17,8 +17,8 @@ from made.experiments.store.job_lock import wait_for
 from made.experiments.store.store import Job, Scale, Store
 from made.experiments.store.table import Table
 from made.experiments.types import ClaimResult, Experiment, PaperFigure, check_claims
+from made.training.loggers import Meter
 from made.training.paths import make_dir
-from made.training.progress import Meter
 from made.training.provenance import merged
 
 FOREVER_S = 1e8  # seconds

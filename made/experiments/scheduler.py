@@ -27,9 +27,9 @@ from made.experiments import resumable
 from made.experiments.store.job_lock import locked
 from made.experiments.store.store import Job, RunExists, Scale, Store
 from made.experiments.types import Experiment
-from made.training import memory, signals
+from made.training import memory, train_loop
+from made.training.backends.compiled_envs import group_by_program, run_batch
 from made.training.provenance import provenance
-from made.training.run_batch import group_by_program, run_batch
 
 MOST_LANES = 512  # runs of one program; more only raises memory
 _STATES = 3  # of a run at once: before a step, after it, and what lies between
@@ -242,7 +242,9 @@ def schedule(
                     yield future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        if run is run_trials and signals.asked():  # threads stop with a checkpoint at the end of their log interval
+        if (
+            run is run_trials and train_loop.terminating()
+        ):  # threads stop with a checkpoint at the end of their log interval
             wait(saving)
 
 

@@ -11,15 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from made.core import trees
 from made.training import checkpoint_file
 
 FORMAT = "made-training"
-KEEP = 3  # one is enough to go on from; the others are for a damaged disk and for looking back
+KEEP = 3  # resuming needs one; the others are for a damaged disk and for looking back
 
 
 class Checkpoint(NamedTuple):
@@ -31,20 +28,19 @@ class Checkpoint(NamedTuple):
 
     @property
     def update(self) -> int:
-        """How many updates had been done."""
+        """Number of updates done."""
         return int(self.manifest["update"])
 
     @property
     def seconds(self) -> float:
-        """How long they had taken."""
+        """Seconds of training."""
         return float(self.manifest["seconds"])
 
 
 def save(
     folder: Path, state: PyTree, configuration: Mapping[str, Any], update: int, seconds: float, keep: int = KEEP
-) -> Path:
+) -> None:
     """Write the state after that many updates, and remove all but the newest `keep`."""
-    path = folder / f"{update:09d}.safetensors"
     manifest = {
         "format": FORMAT,
         "version": checkpoint_file.VERSION,
@@ -52,11 +48,16 @@ def save(
         "update": update,
         "seconds": round(seconds, 3),
     }
-    checkpoint_file.save(path, checkpoint_file.leaves_in_place(state), manifest, overwrite=True)
-    _sync(folder)
+    arrays = checkpoint_file.leaves_in_place(state)
+    checkpoint_file.save(folder / f"{update:09d}.safetensors", arrays, manifest, overwrite=True)
+    if os.name == "posix":  # where folders can be synced, so that the rename itself outlasts a power cut
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     for old in files(folder)[:-keep]:
         old.unlink(missing_ok=True)
-    return path
 
 
 def files(folder: Path) -> list[Path]:
@@ -65,7 +66,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole; damaged ones are named in a warning and passed over."""
+    """The newest complete checkpoint; a warning names each damaged one that is skipped."""
     found = files(folder)
     for i, path in reversed([*enumerate(found)]):
         try:
@@ -77,42 +78,29 @@ def newest(folder: Path) -> Checkpoint | None:
 
 
 def read(path: Path) -> Checkpoint:
-    """One checkpoint; a sentence where it is damaged, foreign, or of another update than its name says."""
+    """One checkpoint; an error where it is damaged, foreign, or of another update than its name says."""
     found = Checkpoint(path, *checkpoint_file.load(path, FORMAT))
-    told = found.manifest
-    known = isinstance(told.get("configuration"), dict) and isinstance(told.get("seconds"), int | float)
-    if not known or type(told.get("update")) is not int or told["update"] != int(path.stem):
+    entries = found.manifest
+    known = isinstance(entries.get("configuration"), dict) and isinstance(entries.get("seconds"), int | float)
+    if not known or type(entries.get("update")) is not int or entries["update"] != int(path.stem):
         raise ValueError(f"The manifest of {path} does not say of which run and update it is: the file is damaged.")
     return found
 
 
-def set_aside(folder: Path, used: Checkpoint | None) -> list[Path]:
-    """Rename the damaged ones, those that are newer than the one used, so that they do not count among the newest.
-
-    Nothing is removed: whoever wants to look into them finds them under NAME.damaged.
-    """
+def set_aside(folder: Path, used: Checkpoint | None) -> bool:
+    """Rename checkpoints newer than the one used, which are damaged, to NAME.damaged; whether there were any."""
     damaged = [path for path in files(folder) if used is None or path.name > used.path.name]
-    return [path.replace(path.with_name(f"{path.name}.damaged")) for path in damaged]
+    for path in damaged:
+        path.replace(path.with_name(f"{path.name}.damaged"))
+    return bool(damaged)
 
 
 def restore(checkpoint: Checkpoint, shapes: PyTree) -> PyTree:
-    """The state as the program takes it, given its shapes."""
-    key = jax.random.key(0)  # stands for random keys, whose shape does not say their kind
-    like = jax.tree.map(lambda x: jnp.broadcast_to(key, x.shape) if trees.is_key(x) else x, shapes)
+    """The state of a checkpoint, given its shapes."""
     try:
-        return checkpoint_file.unflat(checkpoint.arrays, like)
+        return checkpoint_file.unflat(checkpoint.arrays, shapes)
     except ValueError as error:
         raise ValueError(
             f"{checkpoint.path} was written by another version of the code, whose state had other arrays: resume with "
             "that version, or give another folder with --out."
         ) from error
-
-
-def _sync(folder: Path) -> None:
-    """Make the rename itself outlast a power cut, where folders can be synced."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -1,15 +1,14 @@
 """A state on disk: one safetensors file whose header holds a JSON manifest of what it is the state of.
 
-Nothing that is read is executed. A file is written whole under another name and then renamed, and it is never
-overwritten unless that is asked for. Arrays are hashed and written piece by piece, so that a replay of gigabytes on a
-device needs no room for itself on the host.
+Nothing that is read is executed. A file is complete or absent, and it is only overwritten on request. Arrays are hashed
+and written in pieces, so that a replay buffer of gigabytes on a device is never copied to the host as a whole.
 """
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import reprlib
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,14 +20,12 @@ import numpy as np
 from jaxtyping import PyTree
 from safetensors import SafetensorError, safe_open
 
-from made.core import Space, Spec, trees
-from made.core.config import to_dict
+from made.core import trees
 
 FORMAT, VERSION = "made-bonus", 1
-RUN_FORMAT = 2  # of a training run's run.json: 2 has the whole configuration and the options
 _KEY, _SEAL = "made", "seal"  # of the header's metadata; of the manifest's own checksum in it
 
-_PIECE = 1 << 26  # bytes that are on their way at once
+_PIECE = 1 << 26  # bytes that are copied at once
 # What safetensors calls each type, in the order in which it lays arrays out: the wider first, so that all are aligned.
 _TYPES = {"uint64": "U64", "int64": "I64", "float64": "F64", "float32": "F32", "uint32": "U32", "int32": "I32"}
 _TYPES |= {"bfloat16": "BF16", "float16": "F16", "uint16": "U16", "int16": "I16", "int8": "I8", "uint8": "U8"}
@@ -37,94 +34,55 @@ _TYPES |= {"bool": "BOOL"}
 # What reading a damaged or hostile file may raise; a header can be nested deeper than Python follows.
 _UNREADABLE = (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _UNREADABLE += (RecursionError, MemoryError)
-_TOLD = 8  # settings that differ, in one sentence
+_MOST_LISTED = 8  # settings that differ, in one error
 
 Arrays = dict[str, np.ndarray]
 
 
-def manifest_of(bonus: Any, spec: Spec, n_envs: int, **more: Any) -> dict[str, Any]:
-    """What a state belongs to, as plain data; `more` is for whoever keeps something beside the bonus."""
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "made": _made(),
-        "bonus": to_dict(bonus),
-        "spec": _plain(spec),
-        "n_envs": n_envs,
-        **more,
-    }
-
-
-def _made() -> str:
-    try:
-        return importlib.metadata.version("made-rl")
-    except importlib.metadata.PackageNotFoundError:  # a copy of the sources that was never installed
-        return "unknown"
-
-
-def _plain(spec: Any) -> Any:
-    if isinstance(spec, Space):
-        return {**spec._asdict(), "shape": list(spec.shape), "dtype": np.dtype(spec.dtype).name}
-    if isinstance(spec, Spec):
-        return {name: _plain(x) for name, x in spec._asdict().items()}
-    if isinstance(spec, dict):
-        return {name: _plain(x) for name, x in spec.items()}
-    return [_plain(x) for x in spec] if isinstance(spec, tuple | list) else spec
+def made_version() -> str:
+    """The version of this package."""
+    return sys.modules["made"].__version__
 
 
 def flat(tree: PyTree) -> Arrays:
-    """Every leaf as NumPy under the path that leads to it. Random keys go as their numbers."""
-    return {jax.tree_util.keystr(path): _numbers(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+    """A NumPy copy of every leaf under the path that leads to it; random keys as their data."""
+    return {name: np.array(x, order="C") for name, x in leaves_in_place(tree).items()}
 
 
 def leaves_in_place(tree: PyTree) -> dict[str, Any]:
-    """The same without a copy: what is on a device stays there, to be written by `save` before anything changes."""
-    named = {jax.tree_util.keystr(path): _array(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
-    return {name: jax.random.key_data(x) if trees.is_key(x) else x for name, x in named.items()}
-
-
-def _array(x: Any) -> Any:
-    return x if hasattr(x, "dtype") else np.asarray(x)
-
-
-def _numbers(x: Any) -> np.ndarray:
-    x = _array(x)
-    return np.array(jax.random.key_data(x) if trees.is_key(x) else x, order="C")
+    """The same without a copy: arrays on a device stay there until `save` writes them."""
+    named = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+    return {name: trees.key_data(x if hasattr(x, "dtype") else np.asarray(x)) for name, x in named.items()}
 
 
 def unflat(arrays: Mapping[str, np.ndarray], like: PyTree, free: int = 0) -> PyTree:
     """The tree of `like`'s structure. `free` leading axes may have any length: they hold what waits to be learned."""
-    wanted = jax.tree_util.tree_leaves_with_path(like)
-    names = [jax.tree_util.keystr(path) for path, _ in wanted]
-    if set(names) != set(arrays):
-        odd = sorted(set(names) ^ set(arrays))[0]
-        raise ValueError(f"The file does not hold the same arrays as this bonus: {odd} is only in one of them.")
-    return jax.tree.unflatten(
-        jax.tree.structure(like),
-        [_fitting(arrays[name], old, name, free) for name, (_, old) in zip(names, wanted, strict=True)],
-    )
-
-
-def _fitting(new: np.ndarray, old: Any, name: str, free: int) -> Any:
-    """One array as the leaf it stands for: NumPy's stay NumPy's, at whatever width."""
-    on_host = isinstance(old, np.ndarray | np.generic)
-    was = old if on_host else jax.eval_shape(lambda x: jax.random.key_data(x) if trees.is_key(x) else x, old)
-    if new.shape[free:] != was.shape or new.dtype != was.dtype:
+    wanted = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(like)}
+    if different := sorted(set(wanted) ^ set(arrays)):
         raise ValueError(
-            f"The file holds {name} as {new.dtype}{list(new.shape)}, but this bonus has {was.dtype}"
-            f"{list(was.shape)} there: it was saved by another bonus or another environment."
+            f"The file does not hold the same arrays as this bonus: {different[0]} is only in one of them."
         )
-    if on_host:
-        return new
-    return (
-        jax.random.wrap_key_data(jnp.array(new), impl=jax.random.key_impl(old)) if trees.is_key(old) else jnp.array(new)
+    return jax.tree.unflatten(
+        jax.tree.structure(like), [_checked(arrays[name], x, name, free) for name, x in wanted.items()]
     )
+
+
+def _checked(new: np.ndarray, like: Any, name: str, free: int) -> Any:
+    """One array as the leaf that it replaces: on the host with NumPy's dtype, or on the device."""
+    on_host = isinstance(like, np.ndarray | np.generic)
+    data = like if on_host else jax.eval_shape(trees.key_data, like)
+    if new.shape[free:] != data.shape or new.dtype != data.dtype:
+        raise ValueError(
+            f"The file holds {name} as {new.dtype}{list(new.shape)}, but this bonus has {data.dtype}"
+            f"{list(data.shape)} there: it was saved by another bonus or another environment."
+        )
+    return new if on_host else trees.wrap_key_data(jnp.array(new), like)
 
 
 def save(
     path: str | os.PathLike, arrays: Mapping[str, Any], manifest: Mapping[str, Any], overwrite: bool = False
 ) -> Path:
-    """Write the arrays, of NumPy or of JAX, and what they are; whole or not at all."""
+    """Write the arrays, of NumPy or of JAX, and what they are, so that the file is complete or absent."""
     path = Path(path)
     if path.exists() and not overwrite:
         raise ValueError(f"{path} is there already: pass overwrite=True to replace it, or choose another name.")
@@ -138,7 +96,7 @@ def save(
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
-        os.replace(name, path) if overwrite else _place(name, path)
+        os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
@@ -147,19 +105,19 @@ def save(
 
 def _write(file: Any, arrays: Mapping[str, Any], metadata: dict[str, str]) -> None:
     """The file as safetensors lays it out: the length of the header, the header, then array after array."""
-    ranks, names, end = list(_TYPES), list(arrays), 0
-    odd = [name for name in names if str(arrays[name].dtype) not in _TYPES]
-    if odd:
-        raise ValueError(f"{odd[0]} is an array of {arrays[odd[0]].dtype}, which a safetensors file cannot hold.")
-    names.sort(key=lambda name: (ranks.index(str(arrays[name].dtype)), name))
+    ranks, end = list(_TYPES), 0
+    for name, x in arrays.items():
+        if str(x.dtype) not in _TYPES:
+            raise ValueError(f"{name} is an array of {x.dtype}, which a safetensors file cannot hold.")
+    names = sorted(arrays, key=lambda name: (ranks.index(str(arrays[name].dtype)), name))
     header: dict[str, Any] = {"__metadata__": metadata}
     for name in names:
-        begin, end = end, end + arrays[name].nbytes
-        kind, shape = _TYPES[str(arrays[name].dtype)], list(arrays[name].shape)
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
-    told = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    told += b" " * (-len(told) % 8)
-    file.write(len(told).to_bytes(8, "little") + told)
+        x, begin = arrays[name], end
+        end += x.nbytes
+        header[name] = {"dtype": _TYPES[str(x.dtype)], "shape": list(x.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
     for name in names:
         for piece in _pieces(arrays[name]):
             file.write(piece)
@@ -167,31 +125,18 @@ def _write(file: Any, arrays: Mapping[str, Any], metadata: dict[str, str]) -> No
 
 def _pieces(x: Any) -> Iterator[memoryview]:
     """The bytes of an array in order. A large one on a device is fetched a piece at a time, and none of it is kept."""
-    if not isinstance(x, jax.Array) or x.nbytes <= _PIECE:
-        yield _bytes(np.asarray(x))
-        return
-    axis = next(i for i, n in enumerate(x.shape) if n > 1)
-    rows = max(1, _PIECE * x.shape[axis] // x.nbytes)
-    for begin in range(0, x.shape[axis], rows):
-        some = jax.lax.dynamic_slice_in_dim(x, begin, min(rows, x.shape[axis] - begin), axis)
-        yield _bytes(np.asarray(some))
-
-
-def _bytes(x: np.ndarray) -> memoryview:
-    return memoryview(np.ascontiguousarray(x).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
-
-
-def _place(name: str, path: Path) -> None:
-    """Rename without overwriting, should another process have written the file meanwhile."""
-    try:
-        os.link(name, path)
-    except FileExistsError as error:
-        raise ValueError(f"{path} was written by somebody else meanwhile: choose another name.") from error
-    os.unlink(name)
+    parts: Any = [x]
+    if isinstance(x, jax.Array) and x.nbytes > _PIECE:
+        axis = next(i for i, n in enumerate(x.shape) if n > 1)
+        n = x.shape[axis]
+        rows = max(1, _PIECE * n // x.nbytes)
+        parts = (jax.lax.dynamic_slice_in_dim(x, i, min(rows, n - i), axis) for i in range(0, n, rows))
+    for part in parts:
+        yield memoryview(np.ascontiguousarray(part).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
 def load(path: str | os.PathLike, format: str = FORMAT) -> tuple[Arrays, dict[str, Any]]:
-    """(arrays, manifest) of a file of that format; a sentence where it is none of ours or is damaged."""
+    """(arrays, manifest) of a file of that format; an error where it is another file or is damaged."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"There is no file {path}: give the name that was passed to save.")
@@ -206,7 +151,7 @@ def load(path: str | os.PathLike, format: str = FORMAT) -> tuple[Arrays, dict[st
     if header.get("version") != VERSION:
         raise ValueError(
             f"{path} has version {header.get('version')!r} of the format, written by made {header.get('made')}, and "
-            f"this is made {_made()}, which reads version {VERSION}."
+            f"this is made {made_version()}, which reads version {VERSION}."
         )
     seal = header.pop(_SEAL, None)  # files of before it was introduced have none
     if seal is not None and seal != _sealed(header):
@@ -217,7 +162,7 @@ def load(path: str | os.PathLike, format: str = FORMAT) -> tuple[Arrays, dict[st
 
 
 def _sealed(header: Mapping[str, Any]) -> str:
-    """A checksum of the manifest, that of the arrays included; the same before it is written and after it is read."""
+    """A checksum of the manifest, the same before it is written and after it is read."""
     plain = json.loads(json.dumps(header))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
@@ -231,31 +176,21 @@ def _digest(arrays: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def demand_layout(run: Mapping[str, Any], path: str | os.PathLike) -> None:
-    """Refuse the run.json of a training run that was written in another layout."""
-    if run.get("format") != RUN_FORMAT:
-        commit = next((str(x["commit"]) for x in run["sessions"] if isinstance(x, dict) and x.get("commit")), "unknown")
-        raise ValueError(
-            f"{path} has layout {run.get('format')} and this version of made reads layout {RUN_FORMAT}: train again "
-            f"in another folder, or use the version it was made with, commit {commit}."
-        )
-
-
 def check(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str | os.PathLike) -> None:
-    """Refuse a file of another bonus, environment or number of environments; the versions of made may differ.
+    """Raise an error that lists every setting in which the manifests differ.
 
-    The sentence lists every setting that differs.
+    The versions of made may differ, and whether the first episode had begun.
     """
-    odd = []
-    for name in (name for name in wanted if name not in ("made", "format", "version")):
-        odd += _differences(json.loads(json.dumps(found.get(name))), json.loads(json.dumps(wanted[name])), name)
-    if not odd:
+    different = []
+    for name in (name for name in wanted if name not in ("made", "format", "version", "began")):
+        different += _differences(found.get(name), json.loads(json.dumps(wanted[name])), name)
+    if not different:
         return
     brief = reprlib.Repr()
     brief.maxstring = brief.maxother = 80
-    told = [f"{where} = {brief.repr(one)}, but here it is {brief.repr(other)}" for where, one, other in odd[:_TOLD]]
-    told += [f"{len(odd) - _TOLD} more"] if len(odd) > _TOLD else []
-    raise ValueError(f"{path} was saved with {'; '.join(told)}: they must be equal.")
+    listed = [f"{at} = {brief.repr(a)}, but here it is {brief.repr(b)}" for at, a, b in different[:_MOST_LISTED]]
+    listed += [f"{len(different) - _MOST_LISTED} more"] if len(different) > _MOST_LISTED else []
+    raise ValueError(f"{path} was saved with {'; '.join(listed)}: they must be equal.")
 
 
 def _differences(a: Any, b: Any, name: str) -> list[tuple[str, Any, Any]]:
@@ -264,5 +199,5 @@ def _differences(a: Any, b: Any, name: str) -> list[tuple[str, Any, Any]]:
         return []
     if isinstance(a, dict) and isinstance(b, dict) and a.get("class") == b.get("class"):
         return [one for key in dict.fromkeys((*a, *b)) for one in _differences(a.get(key), b.get(key), f"{name}.{key}")]
-    kind = lambda x: x["class"] if isinstance(x, dict) and "class" in x else x  # noqa: E731
-    return [(name, kind(a), kind(b))]
+    a, b = (x["class"] if isinstance(x, dict) and "class" in x else x for x in (a, b))
+    return [(name, a, b)]

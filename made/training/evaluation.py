@@ -1,5 +1,6 @@
 """A run loaded from its folder, and whole episodes of its policy on fresh levels, in any environment."""
 
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from made.core import Agent, Spec, trees
+from made.core import Agent, trees
 from made.envs.host_env import Hosted
 from made.training import checkpoint, run_dir, sharding
 from made.training.backends import TrainPlan, compiled_envs, control_tasks, host_envs
@@ -61,7 +62,7 @@ class LoadedRun(NamedTuple):
 
 
 class Episodes(NamedTuple):
-    """What n whole episodes came to."""
+    """Returns and lengths of n whole episodes."""
 
     returns: np.ndarray
     lengths: np.ndarray
@@ -93,21 +94,18 @@ def load_run(path: str | os.PathLike, seed: int | None = None, allow: Sequence[s
         raise ValueError(f"{out} holds no checkpoint to take a policy from: train there first.")
     written = run_dir.read(out)
     run_dir.require_same_config(found.manifest["configuration"], written["configuration"], found.path)
-    spec, state = _restored(config, seeds, seeds.index(seed), found)
-    agent = config.agent
-    policy = Policy(agent, agent.acting_params(state.agent), agent.carry(spec))
-    return LoadedRun(config, seed, found.update, state, policy, str(written.get("command")))
-
-
-def _restored(config: Any, seeds: tuple[int, ...], lane: int, found: checkpoint.Checkpoint) -> tuple[Spec, Any]:
-    """What the agent sees, and the state of one seed."""
+    lane, n = seeds.index(seed), len(seeds)
     if isinstance(config, ControlConfig):
         plan = TrainPlan(config, seeds, config.iterations, config.iterations)  # type: ignore[arg-type]
         spec, control = control_tasks.restored(plan, found)
-        return spec, control_tasks.learner_of(control, lane, len(seeds), config.task.pixels)
-    runs, numbers = compiled_envs.replicate(config, len(seeds)), jnp.asarray(seeds, jnp.uint32)
-    state = trees.index(checkpoint.restore(found, jax.eval_shape(compiled_envs.begin, runs, numbers)), lane)
-    return state.env.spec._replace(goal=config.bonus.memory.goal(state.env.spec)), state
+        state = control_tasks.learner_of(control, lane, n, config.task.pixels)
+    else:
+        shapes = jax.eval_shape(compiled_envs.begin, compiled_envs.replicate(config, n), jnp.asarray(seeds, jnp.uint32))
+        state = trees.index(checkpoint.restore(found, shapes), lane)
+        spec = state.env.spec._replace(goal=config.bonus.memory.goal(state.env.spec))
+    agent = config.agent
+    policy = Policy(agent, agent.acting_params(state.agent), agent.carry(spec))
+    return LoadedRun(config, seed, found.update, state, policy, str(written.get("command")))
 
 
 def play(run: RunConfig, agent: PyTree, bonus: PyTree, n: int, numbers: tuple[int, ...], explore: bool) -> Episodes:
@@ -118,9 +116,7 @@ def play(run: RunConfig, agent: PyTree, bonus: PyTree, n: int, numbers: tuple[in
     if isinstance(run.env, Hosted):
         source = host_envs.source_of(run, bonus, n)
         return Episodes(*source.play(agent, host_envs.seed_for(*numbers, _APART), explore=explore))
-    key = jax.random.key(_APART)
-    for number in numbers:
-        key = jax.random.fold_in(key, number)
+    key = functools.reduce(jax.random.fold_in, numbers, jax.random.key(_APART))
     program = jax.jit(_play, static_argnums=(3, 5), compiler_options=sharding.options(0))
     return Episodes(*map(np.asarray, program(run, agent, bonus, n, key, explore)))
 

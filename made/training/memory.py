@@ -13,10 +13,7 @@ def size_of(tree: PyTree) -> int:
 
 
 def needed(compiled: jax.stages.Compiled) -> int | None:
-    """Bytes that one call of a compiled program takes on each device: what goes in, what comes out, what is between.
-
-    None where the backend does not say.
-    """
+    """Bytes of the arguments, results and temporaries of a compiled program on each device; None where unknown."""
     found = compiled.memory_analysis()
     if found is None:
         return None
@@ -25,10 +22,7 @@ def needed(compiled: jax.stages.Compiled) -> int | None:
 
 
 def free(devices: int = 1) -> int | None:
-    """Bytes free on each of so many devices; None where that cannot be asked.
-
-    Virtual devices of one CPU share its memory.
-    """
+    """Bytes free on each of so many devices, which share the memory if they are one CPU's; None where unknown."""
     stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
@@ -37,20 +31,17 @@ def free(devices: int = 1) -> int | None:
 
 
 def free_on_host() -> int | None:
-    """Bytes free in main memory, within the limit of a container; None where that cannot be asked."""
+    """Bytes free in main memory, within the limit of a container; None where unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return None
-    kib = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    if not kib:
-        return None
-    allowed = left_of_share()
-    return kib[0] * 1024 if allowed is None else min(kib[0] * 1024, allowed)
+    available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return min((x for x in (*available, left_in_cgroup()) if x is not None), default=None)
 
 
-def left_of_share(root: Path = Path("/sys/fs/cgroup"), table: Path = Path("/proc/self/cgroup")) -> int | None:
-    """Bytes left of what a container or a batch system grants this process; None where nothing is set.
+def left_in_cgroup(root: Path = Path("/sys/fs/cgroup"), table: Path = Path("/proc/self/cgroup")) -> int | None:
+    """Bytes left of what a container or a batch system grants this process; None without a limit.
 
     Linux keeps that in files, whose names differ between its two versions of control groups.
     """
@@ -66,8 +57,8 @@ def left_of_share(root: Path = Path("/sys/fs/cgroup"), table: Path = Path("/proc
         for folder in {root / kinds / path.strip("/"), root / kinds}:  # inside a container its own group is the root
             try:
                 limit, used = (int((folder / name).read_text()) for name in names)
-                told = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                cached = int(told.get("inactive_file", 0))  # files that were read: given up as soon as need be
+                stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                cached = int(stat.get("inactive_file", 0))  # pages of files, which the kernel can drop
             except (OSError, ValueError):  # not there, or "max"
                 continue
             left.append(max(limit - used + cached, 0))
@@ -75,7 +66,7 @@ def left_of_share(root: Path = Path("/sys/fs/cgroup"), table: Path = Path("/proc
 
 
 def demand(bytes_needed: int | None, bytes_free: int | None, seeds: int, *, exact: bool = True) -> None:
-    """Refuse a run that does not fit; the sentence names the size and how many seeds would fit."""
+    """Raise an error for a run that does not fit; it names the size and how many seeds would fit."""
     if bytes_needed is None or bytes_free is None or bytes_needed <= bytes_free:
         return
     size, fit = ("" if exact else "at least ") + in_words(bytes_needed), seeds * bytes_free // bytes_needed

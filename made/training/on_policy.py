@@ -58,12 +58,11 @@ class RunConfig(Trial):
         for name in ("n_envs", "unroll", "iterations", "every", "pool_per_env"):
             if getattr(self, name) < 1:
                 raise ValueError(f"RunConfig.{name} must be at least 1, got {getattr(self, name)}.")
-        if self.resets_per_update is not None and (
-            self.resets_per_update < 1 or self.resets_per_update != int(self.resets_per_update)
-        ):
+        resets = self.resets_per_update
+        if resets is not None and (resets < 1 or resets != int(resets)):
             raise ValueError(
                 "RunConfig.resets_per_update must be a whole number of at least 1, or None for one at every step; "
-                f"got {self.resets_per_update}."
+                f"got {resets}."
             )
 
     def start(self, key: Key[Array, ""]) -> "RunState":
@@ -73,13 +72,14 @@ class RunConfig(Trial):
         return iterate(self, state)
 
     def snapshot(self, state: "RunState") -> dict[str, Array]:
-        scene = ProbeContext(self.agent, state.agent, self.bonus_coef(state.k))
-        read = [watch.read(seen, scene) for watch, seen in zip(self.probes, state.probe_states, strict=True)]
-        return {name: value for one in read for name, value in one.items()}
+        scene, found = ProbeContext(self.agent, state.agent, self.bonus_coef(state.k)), {}
+        for probe, seen in zip(self.probes, state.probe_states, strict=True):
+            found |= probe.read(seen, scene)
+        return found
 
 
 class RunState(NamedTuple):
-    """Everything of a run that changes, and the environment as it was settled for this run."""
+    """Everything of a run that changes, and the environment with its sampled task."""
 
     env: Environment
     agent: PyTree
@@ -92,21 +92,20 @@ class RunState(NamedTuple):
 
 
 def start(run: RunConfig, key: Key[Array, ""]) -> RunState:
-    """Line 2 of Algorithm 1: nothing seen yet. The slots of environments that are stepped on the host are empty."""
-    k_env, k_agent, k_bonus, k_streams, _, k_watch, k_next = jax.random.split(key, 7)
+    """Line 2 of Algorithm 1: no experience yet. The slots of environments that are stepped on the host are empty."""
+    k_env, k_agent, k_bonus, k_streams, _, k_probes, k_next = jax.random.split(key, 7)
     env = run.env.sample_task(k_env)
     spec = env.spec._replace(goal=run.bonus.memory.goal(env.spec))
     agent, bonus = run.agent.init(k_agent, spec), run.bonus.init(k_bonus, spec)
     n, streams, reserve = run.n_envs, (), None
-    hosted = isinstance(env, Hosted)
-    if not hosted and run.resets_per_update is None:
-        streams = reset_slots(env, run.agent, run.bonus, bonus, n, k_streams)
-    elif not hosted:  # slots and pool in one call: a generator of levels is slow to compile
-        both = reset_slots(env, run.agent, run.bonus, bonus, (1 + run.pool_per_env) * n, k_streams)
-        streams, waiting = (jax.tree.map(lambda x, part=part: x[part], both) for part in (slice(n), slice(n, None)))
-        reserve = ResetPool(waiting, jnp.zeros(run.pool_per_env * n, bool))
-    watch_keys = jax.random.split(k_watch, len(run.probes)) if run.probes else ()
-    probe_states = tuple(watch.init(k, spec) for watch, k in zip(run.probes, watch_keys, strict=True))
+    if not isinstance(env, Hosted):  # slots and pool in one call: a generator of levels is slow to compile
+        pooled = 0 if run.resets_per_update is None else run.pool_per_env * n
+        streams = reset_slots(env, run.agent, run.bonus, bonus, n + pooled, k_streams)
+        if pooled:
+            streams, waiting = (jax.tree.map(lambda x, at=at: x[at], streams) for at in (slice(n), slice(n, None)))
+            reserve = ResetPool(waiting, jnp.zeros(pooled, bool))
+    probe_keys = jax.random.split(k_probes, len(run.probes)) if run.probes else ()
+    probe_states = tuple(probe.init(k, spec) for probe, k in zip(run.probes, probe_keys, strict=True))
     return RunState(env, agent, bonus, streams, reserve, probe_states, jnp.zeros((), jnp.int32), k_next)  # type: ignore[arg-type]
 
 
@@ -120,23 +119,11 @@ def learn(
     key: Key[Array, ""],
     horizon: int,
 ) -> tuple[PyTree, PyTree, Metrics]:
-    """Lines 4 to 6 of Algorithm 1, in that order, for rollouts and batches of a replay buffer alike.
+    """Lines 4 to 6 of Algorithm 1, in that order, for rollouts and batches [T, N, ...] of a replay buffer alike.
 
     update the density estimates; r_k = r + tau_k bonus, Eq. (5); plan on r_k.
-    The bonus is updated first, so its counts include the visit that it rewards.
-
-    Args:
-        agent: Plans on r_k.
-        bonus: The bonus b_k.
-        bonus_coef: tau_k.
-        states: Of the agent and of the bonus.
-        batch: Experience, leaves [T, N, ...].
-        k: Number of this update, from 1 on.
-        key: A random key.
-        horizon: Steps of an episode, for the metric `bonus_strength`.
-
-    Returns:
-        The new states of agent and bonus, and metrics.
+    The bonus is updated first, so its counts include the visit that it rewards. `states` are those of the agent and of
+    the bonus, k counts from 1, and `horizon` is for the metric `bonus_strength`. Returns both states, and metrics.
     """
     k_bonus, k_agent = jax.random.split(key)
     bonus_state, of_bonus = bonus.update(states[1], batch, k_bonus)
@@ -203,9 +190,9 @@ def episode_metrics(ended: EpisodeEnds) -> Metrics:
 
 
 def evaluate(run: RunConfig, state: RunState, episodes: int, key: Key[Array, ""], steps: int | None = None) -> Metrics:
-    """Mean return over fresh episodes, acting without exploration and learning nothing.
+    """Mean return over new episodes, acting without exploration and learning nothing.
 
-    One environment for each episode, `steps` long: the horizon of the environment unless said otherwise.
+    One environment for each episode, with `steps` steps; the default is the horizon of the environment.
     """
     steps = steps or run.env.spec.horizon
     if steps is None:

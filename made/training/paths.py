@@ -1,4 +1,4 @@
-"""Where results are to go: a place that cannot be written to is refused in a sentence, before work is done for it."""
+"""Checks of output paths: a place that cannot be written to is an error before any work is done for it."""
 
 import contextlib
 import errno
@@ -13,12 +13,12 @@ from made.core import safe_files
 FORMAT = 1
 MARKER = "made-store.json"
 
-# What the system answers where nothing can be written, whatever is done about it; a full disk is told elsewhere.
+# Errors of the system where nothing can ever be written. A full disk is not one of them.
 _NO_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 
 
 def make_dir(path: Path, option: str) -> Path:
-    """A folder to write into, made if it is not there; the option that named it is told where it cannot be one."""
+    """Make a folder to write into; the error names the option that gave it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -27,25 +27,25 @@ def make_dir(path: Path, option: str) -> Path:
         if os.path.exists(path):  # which no lack of permission stops
             raise ValueError(f"{path} is a file, not a folder: give another one with {option}.") from None
         raise ValueError(f"{path} cannot be made: give another folder with {option}.") from None
-    if not os.access(path, os.W_OK | os.X_OK):  # asked rather than tried: others may be looking at what is in it
+    if not os.access(path, os.W_OK | os.X_OK):  # without writing: other processes may read the folder
         raise ValueError(f"{path} may not be written into: give another folder with {option}.")
     return path
 
 
 def require_dir(path: Path, option: str) -> None:
-    """Refuse what `made_folder` would, and leave nothing behind: what is asked for may yet be refused otherwise."""
-    with _as_it_was(path):
+    """Raise the errors of `make_dir` without leaving a folder behind."""
+    with _remove_new_dirs(path):
         make_dir(path, option)
 
 
 def require_file(path: Path, option: str) -> None:
-    """Refuse a file that cannot be written, or that is none, and leave nothing behind."""
+    """Raise an error for a file that cannot be written, without leaving one behind."""
     if os.path.isdir(path):
         raise ValueError(f"{path} is a folder, not a file: give another one with {option}.")
-    if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe: a record is put in its place
+    if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe
         raise ValueError(f"{path} is no plain file: give another one with {option}.")
     probe = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")  # as `safe_files.write_atomic` writes it
-    with _as_it_was(path.parent):
+    with _remove_new_dirs(path.parent):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             safe_files.opened(probe, "x").close()
@@ -56,13 +56,25 @@ def require_file(path: Path, option: str) -> None:
         probe.unlink()
 
 
+@contextlib.contextmanager
+def _remove_new_dirs(path: Path) -> Iterator[None]:
+    """Remove the empty folders that the block makes on the way to a path."""
+    new = [one for one in (path, *path.parents) if not os.path.exists(one)]
+    try:
+        yield
+    finally:
+        for one in new:
+            with contextlib.suppress(OSError):
+                one.rmdir()
+
+
 def demand_store(root: Path) -> None:
-    """Refuse a folder that holds something else, or a store of a later format."""
+    """Raise an error for a folder that holds something else, or a store of a later format."""
     if root.exists() and not root.is_dir():
         raise ValueError(f"{root} is a file, not a folder of results: give another folder with --out.")
     try:
         text = (root / MARKER).read_text("utf-8")
-    except (FileNotFoundError, NotADirectoryError):  # the latter below a file, where nothing is either
+    except (FileNotFoundError, NotADirectoryError):  # the latter below a file
         names = sorted(os.listdir(root)) if root.exists() else []
         if held := [name for name in names if not name.startswith(f".{MARKER}")]:
             some = ", ".join(held[:3]) + (", ..." if len(held) > 3 else "")
@@ -81,15 +93,3 @@ def remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):  # others are at work there
         for one in (folder, *folder.parents[:2]):
             one.rmdir()
-
-
-@contextlib.contextmanager
-def _as_it_was(path: Path) -> Iterator[None]:
-    """Folders that the block makes on the way to a path are removed again; others, and what is in them, stay."""
-    new = [one for one in (path, *path.parents) if not os.path.exists(one)]
-    try:
-        yield
-    finally:
-        for one in new:
-            with contextlib.suppress(OSError):
-                one.rmdir()

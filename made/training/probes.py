@@ -1,4 +1,4 @@
-"""Instruments that look on while a run goes by, and change nothing in it: visit maps, first successes, bonus tables."""
+"""Probes: measurements that change nothing in a run, such as visit maps, first successes and bonus tables."""
 
 import abc
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from made.core import Agent, Bonus, Spec, Transition, dict_obs, state_action_gri
 
 
 class ProbeContext(NamedTuple):
-    """What an instrument may look at when it is read."""
+    """What a probe may use when it is read."""
 
     agent: Agent
     agent_state: PyTree
@@ -20,19 +20,19 @@ class ProbeContext(NamedTuple):
 
 
 class Probe(eqx.Module):
-    """An instrument: its own state, how a batch changes it, how it is read."""
+    """A measurement: its own state, how a batch changes it, how it is read."""
 
     @abc.abstractmethod
     def init(self, key: Key[Array, ""], spec: Spec) -> PyTree:
-        """The reading before any experience."""
+        """The state before any experience."""
 
     @abc.abstractmethod
     def update(self, seen: PyTree, batch: Transition, k: Int[Array, ""]) -> PyTree:
-        """Take in the batch of iteration k."""
+        """The state after the batch of iteration k."""
 
     @abc.abstractmethod
     def read(self, seen: PyTree, scene: ProbeContext) -> dict[str, Array]:
-        """Named scalars or arrays, recorded once a row."""
+        """Named scalars or arrays for a log record."""
 
 
 class VisitMap(Probe):

@@ -17,9 +17,8 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 def provenance(started: float | int, wall_s: float | int, lanes: int = 1) -> dict[str, Any]:
     """What made a result, as plain data for run.json.
 
-    `started` is the time of `time.time()` at the start, `wall_s` the duration in seconds of the program
-    that made the result, and `lanes` how many runs shared that program (seeds and settings under one
-    vmap).
+    `started` is `time.time()` at the start, `wall_s` the seconds of the program that made the result, and `lanes` how
+    many runs shared that program (seeds and settings under one vmap).
     """
     import jax
     import numpy as np
@@ -48,8 +47,8 @@ def provenance(started: float | int, wall_s: float | int, lanes: int = 1) -> dic
 def merged(provenances: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The provenance of many runs as one: a value that all share, else the list of those that occur.
 
-    `runs` counts them, `started` is the earliest start, and `wall_s` the time spent on all of them: the
-    sum of each run's share wall_s / lanes of its program.
+    `runs` counts them, `started` is the earliest start, and `wall_s` is the sum of each run's fraction wall_s / lanes
+    of its program.
     """
     given = list(provenances)
     out: dict[str, Any] = {"runs": len(given)}
@@ -63,27 +62,24 @@ def merged(provenances: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def over_pieces(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Every commit, device and version of JAX that took part in a run, and in how many pieces it was made."""
-    found: dict[str, Any] = {}
-    for name in ("commit", "device", "jax"):
-        several = dict.fromkeys(one.get(name) for one in sessions)
-        found[name] = ", ".join(map(str, several)) if len(several) > 1 else next(iter(several))
-    return {**found, "pieces": len(sessions)}
+    values = {name: list(dict.fromkeys(one.get(name) for one in sessions)) for name in ("commit", "device", "jax")}
+    joined = {name: ", ".join(map(str, found)) if len(found) > 1 else found[0] for name, found in values.items()}
+    return {**joined, "pieces": len(sessions)}
 
 
 @functools.cache
 def checkout(package: Path) -> tuple[str | None, bool | None]:
     """The commit of the git checkout that tracks a package folder, and whether the folder differs from it.
 
-    (None, None) where there is no git, no commit, or the folder is not tracked (an installed package
-    inside somebody else's checkout). Sources that travel without their checkout are told their commit by the
-    environment variable MADE_COMMIT. Asked once a process: later edits are not what is running.
+    (None, None) where there is no git, no commit, or the folder is not tracked (an installed package inside another
+    checkout). The environment variable MADE_COMMIT names the commit of sources that were copied without their
+    checkout. Read once per process: later edits are not what is running.
     """
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(package), *words]
-        quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, env=quiet)
-        return done.stdout.strip()
+        env = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, env=env).stdout.strip()
 
     try:
         git("ls-files", "--error-unmatch", "--", "__init__.py")

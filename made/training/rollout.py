@@ -1,7 +1,7 @@
-"""Experience in compiled environments: automatic resets, notes and recurrent state live here and nowhere else.
+"""Experience in compiled environments, with automatic resets, notes of the bonus and recurrent state.
 
-A reset is work that only one step in many needs, but under `vmap` every step would pay for it. So fresh starts are
-drawn in one go before the scan, and a step only swaps one in when an episode ends.
+Only one step in many needs a reset, but under `vmap` every step would compute it. So initial states are prepared before
+the scan, and a step only uses one when an episode ends.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class EnvSlot(NamedTuple):
 
     env: PyTree  # the environment's own state
     obs: PyTree
-    note: PyTree  # what the bonus wrote beside obs
+    note: PyTree  # of the bonus on obs
     memory: PyTree  # the bonus's episodic memory
     carry: PyTree  # the agent's recurrent state
     total: Float[Array, ""]  # extrinsic reward of the episode so far
@@ -31,13 +31,13 @@ class EpisodeEnds(NamedTuple):
     done: Bool[Array, "T N"]
     total: Float[Array, "T N"]
     length: Int[Array, "T N"]
-    pool_reused: Bool[Array, "T N"]  # the episode that follows had been begun once before
+    pool_reused: Bool[Array, "T N"]  # the next episode starts from an entry used before
 
 
 class ResetPool(NamedTuple):
-    """Fresh episodes in waiting: M of them, M a multiple of N, and environment n has those at n, n + N, n + 2N, ...
+    """M prepared episodes, M a multiple of N; environment n has those at n, n + N, n + 2N, ...
 
-    Used ones are replaced between rollouts, not within one: an environment with none left begins one again.
+    Used ones are replaced between rollouts. Within one, an environment with none left uses its first one again.
     """
 
     start: EnvSlot  # leaves [M, ...]
@@ -45,7 +45,7 @@ class ResetPool(NamedTuple):
 
 
 class RolloutResult(NamedTuple):
-    """What a rollout leaves: where the environments stand, what was seen, [T, N], and which episodes ended."""
+    """The environments after a rollout, its transitions, [T, N], and the episodes that ended."""
 
     streams: EnvSlot
     batch: Transition
@@ -56,7 +56,7 @@ class RolloutResult(NamedTuple):
 def reset_slots(
     env: Environment, agent: Agent, bonus: Bonus, bonus_state: PyTree, n: int, key: Key[Array, ""]
 ) -> EnvSlot:
-    """n fresh episodes side by side, leaves [n, ...]."""
+    """n new episodes, leaves [n, ...]."""
     k_env, k_note = jax.random.split(key)
     env_state, obs = env.reset_many(k_env, n)
 
@@ -107,22 +107,23 @@ def rollout(
     reserve: ResetPool | None = None,
     explore: bool = True,
 ) -> RolloutResult:
-    """`length` steps of N environments side by side.
+    """`length` steps of N environments.
 
-    Without a reserve a fresh episode is prepared for every step of every environment: right where a reset is cheap.
-    With one, an environment whose episode ends takes one of its episodes in waiting; call `refill` between rollouts.
+    Without a reset pool an episode is prepared for every step of every environment, for cheap resets. With one, an
+    environment whose episode ends uses an entry of the pool; call `refill_pool` between rollouts.
     """
     n, agent_state = streams.total.shape[0], agent.acting_params(agent_state)
     k_start, k_step = jax.random.split(key)
     keys = jax.random.split(k_step, (length, n, 3))
 
     def one(stream, fresh, keys):
-        return advance(env, agent, bonus, agent_state, bonus_state, stream, fresh, keys, explore)
+        stream, *out = advance(env, agent, bonus, agent_state, bonus_state, stream, fresh, keys, explore)
+        return stream, tuple(out)
 
     if reserve is None:
         pool = reset_slots(env, agent, bonus, bonus_state, length * n, k_start)
         pool = jax.tree.map(lambda x: x.reshape((length, n, *x.shape[1:])), pool)
-        streams, batch, ended = _scan(lambda streams, x: jax.vmap(one)(streams, *x), streams, (pool, keys))
+        streams, (batch, ended) = jax.lax.scan(lambda streams, x: jax.vmap(one)(streams, *x), streams, (pool, keys))
         return RolloutResult(streams, batch, ended, None)
 
     waiting = jax.tree.map(lambda x: x.reshape((-1, n, *x.shape[1:])), reserve.start)
@@ -132,12 +133,12 @@ def rollout(
         streams, used = state
         place = jnp.argmin(used, axis=0)  # the first that is unused; where none is left, the first of all
         fresh = jax.tree.map(lambda x: x[0] if pool_per_env == 1 else x[place, each], waiting)
-        streams, transition, ended = jax.vmap(one)(streams, fresh, keys)
+        streams, (transition, ended) = jax.vmap(one)(streams, fresh, keys)
         again = used[place, each]
         used = used | (ended.done & (jnp.arange(pool_per_env)[:, None] == place))
-        return (streams, used), transition, ended._replace(pool_reused=ended.done & again)
+        return (streams, used), (transition, ended._replace(pool_reused=ended.done & again))
 
-    (streams, used), batch, ended = _scan(step, (streams, reserve.used.reshape(pool_per_env, n)), keys)
+    (streams, used), (batch, ended) = jax.lax.scan(step, (streams, reserve.used.reshape(pool_per_env, n)), keys)
     return RolloutResult(streams, batch, ended, ResetPool(reserve.start, used.reshape(-1)))
 
 
@@ -162,17 +163,8 @@ def first_episodes(
 
 
 def refill_pool(reserve: ResetPool, fresh: EnvSlot) -> ResetPool:
-    """Put fresh episodes, leaves [K, ...], in the place of used ones, as many as there are of either."""
+    """Replace used entries by new episodes, leaves [K, ...], as many as there are of either."""
     m, k = reserve.used.shape[0], fresh.total.shape[0]
-    slots = jnp.nonzero(reserve.used, size=k, fill_value=m)[0]  # m is nowhere: dropped
+    slots = jnp.nonzero(reserve.used, size=k, fill_value=m)[0]  # m is out of bounds: dropped
     put = lambda old, new: old.at[slots].set(new, mode="drop")  # noqa: E731
     return ResetPool(jax.tree.map(put, reserve.start, fresh), put(reserve.used, False))
-
-
-def _scan(step, state, xs):
-    def body(state, x):
-        state, transition, ended = step(state, x)
-        return state, (transition, ended)
-
-    state, (batch, ended) = jax.lax.scan(body, state, xs)
-    return state, batch, ended

@@ -1,4 +1,4 @@
-"""Where the arrays of a run are: on one device, or spread over several devices and processes.
+"""Where the arrays of a run are, on one device or spread over devices and processes; how programs are compiled.
 
 Seeds are independent, so each device runs its own part of them (`jax.shard_map`). If there are more devices than seeds,
 the environments of a seed are spread: arrays are placed by environment and the compiler splits the program and adds up
@@ -10,13 +10,16 @@ devices, and all of them get the metrics.
 
 import contextlib
 import math
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from filelock import FileLock, Timeout
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
@@ -31,7 +34,10 @@ T = TypeVar("T")
 
 def mesh_of(devices: int, seeds: int, n_envs: int) -> Mesh | None:
     """The devices as seeds x environments; None for one device."""
-    demand(devices)
+    there = len(jax.devices())
+    if not 1 <= devices <= there:
+        few, accepted = ("there is 1", "1") if there == 1 else (f"there are {there}", f"1 to {there}")
+        raise ValueError(f"--devices {devices}, but {few} here: give {accepted}.")
     if devices == 1 and jax.process_count() == 1:
         return None
     over_lanes = math.gcd(devices, seeds)
@@ -41,40 +47,24 @@ def mesh_of(devices: int, seeds: int, n_envs: int) -> Mesh | None:
             f"{seeds} seeds of {n_envs} environments cannot be spread evenly over {devices} devices: take a number of "
             f"seeds that {devices} divides, or of environments (--set n_envs=...) that {over_envs} divides."
         )
-    kinds = (AxisType.Auto, AxisType.Auto)
-    return jax.make_mesh((over_lanes, over_envs), (LANES, ENVS), kinds, devices=_chosen(devices))
-
-
-def demand(devices: int) -> None:
-    """Refuse a number of devices that are not there."""
-    there = len(jax.devices())
-    if not 1 <= devices <= there:
-        few, accepted = ("there is 1", "1") if there == 1 else (f"there are {there}", f"1 to {there}")
-        raise ValueError(f"--devices {devices}, but {few} here: give {accepted}.")
-
-
-def _chosen(devices: int) -> list[Any]:
-    """So many devices, as many of each process."""
-    processes = jax.process_count()
-    if processes == 1:
-        return jax.devices()[:devices]
+    processes, kinds = jax.process_count(), (AxisType.Auto, AxisType.Auto)
     by_process = [[one for one in jax.devices() if one.process_index == i] for i in range(processes)]
     each, rest = divmod(devices, processes)
-    if rest or each > min(map(len, by_process)):
-        most = processes * min(map(len, by_process))
+    most = min(map(len, by_process))
+    if rest or each > most:
         raise ValueError(
-            f"--devices {devices} is not the same number on each of {processes} hosts: up to {most} can be."
+            f"--devices {devices} is not the same number on each of {processes} hosts: up to {processes * most} can be."
         )
-    return [one for those in by_process for one in those[:each]]
+    chosen = [one for those in by_process for one in those[:each]]
+    return jax.make_mesh((over_lanes, over_envs), (LANES, ENVS), kinds, devices=chosen)
 
 
 def places(state: RunState, mesh: Mesh) -> RunState:
     """Where each array of a state [L, ...] goes: all by seed, and those of the environments [L, N, ...] by both."""
     by_seed, by_both = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((LANES,), (LANES, ENVS)))
-    spread: dict[str, Any] = {name: jax.tree.map(lambda _: by_seed, part) for name, part in state._asdict().items()}
-    for name in ("streams", "reserve"):
-        spread[name] = jax.tree.map(lambda _: by_both, getattr(state, name))
-    return RunState(**spread)
+    spread = jax.tree.map(lambda _: by_seed, state)
+    both = {name: jax.tree.map(lambda _: by_both, getattr(state, name)) for name in ("streams", "reserve")}
+    return spread._replace(**both)
 
 
 def place(tree: PyTree, mesh: Mesh | None, where: PyTree = None) -> PyTree:
@@ -88,46 +78,83 @@ def place(tree: PyTree, mesh: Mesh | None, where: PyTree = None) -> PyTree:
 
 
 def _spread(x: Any, where: NamedSharding) -> jax.Array:
-    """An array that every process has whole, as one whose parts are on the devices of all processes."""
+    """An array that every process holds, as one whose parts are on the devices of all processes."""
     if trees.is_key(x):
-        data, kind = _spread(jax.random.key_data(x), where), jax.random.key_impl(x)
-        return jax.jit(lambda numbers: jax.random.wrap_key_data(numbers, impl=kind), out_shardings=where)(data)
-    whole = np.asarray(x)
-    return jax.make_array_from_callback(whole.shape, where, lambda part: whole[part])
+        data = _spread(trees.key_data(x), where)
+        return jax.jit(lambda data: trees.wrap_key_data(data, x), out_shardings=where)(data)
+    complete = np.asarray(x)
+    return jax.make_array_from_callback(complete.shape, where, lambda part: complete[part])
 
 
 def gathered(tree: PyTree, mesh: Mesh | None) -> PyTree:
-    """The arrays, whole, on one device of this process; every process must ask."""
+    """The complete arrays on one device of this process; every process must call this."""
     if mesh is None or jax.process_count() == 1:
         return tree
-    plain = lambda x: jax.random.key_data(x) if trees.is_key(x) else x  # noqa: E731
     everywhere = NamedSharding(mesh, PartitionSpec())
-    numbers = jax.jit(lambda tree: jax.tree.map(plain, tree), out_shardings=everywhere)(tree)
+    data = jax.jit(lambda tree: jax.tree.map(trees.key_data, tree), out_shardings=everywhere)(tree)
+    return jax.tree.map(lambda x, like: trees.wrap_key_data(x.addressable_data(0), like), data, tree)
 
-    def own(x: jax.Array, was: jax.Array) -> jax.Array:
-        mine = x.addressable_data(0)
-        return jax.random.wrap_key_data(mine, impl=jax.random.key_impl(was)) if trees.is_key(was) else mine
 
-    return jax.tree.map(own, numbers, tree)
+# Compilation
+
+LOCK_S = 600.0  # longest wait for another process: one that takes longer is no longer compiling
+_thread = threading.local()
+
+
+def use_compilation_cache() -> None:
+    """Compiled programs outlive the process. MADE_CACHE names another folder; an empty value turns the cache off."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "made"
+    if folder := os.environ.get("MADE_CACHE", str(default)):
+        jax.config.update("jax_compilation_cache_dir", str(Path(folder) / "compiled"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+@contextlib.contextmanager
+def compile_lock() -> Iterator[None]:
+    """Keep other processes with the same folder of compiled programs from compiling for a GPU while the block runs.
+
+    XLA times kernels while it compiles and keeps the fastest. Two processes that do so at the same moment disturb each
+    other: the gradient of one layer then took 1 ms in place of 80 us, for the whole run. In turn, each finds the
+    choices of those before it in the folder. The operating system releases the lock of a killed process. On a CPU,
+    without such a folder and where files cannot be locked there is no lock.
+    """
+    folder = getattr(jax.config, "jax_compilation_cache_dir", None)
+    with contextlib.ExitStack() as held:
+        if folder and jax.default_backend() != "cpu":
+            over = getattr(_thread, "over", threading.Event())
+            lock = FileLock(Path(folder) / ".compiling", timeout=LOCK_S, poll_interval=0.2)
+            try:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+                held.enter_context(lock.acquire(cancel_check=over.is_set))
+            except Timeout:
+                if over.is_set():
+                    raise KeyboardInterrupt from None
+            except OSError:
+                pass
+        yield
+
+
+def cancel_on(over: threading.Event) -> None:
+    """This thread gives up waiting once that is set. Ctrl-C reaches the main thread alone, which then sets it."""
+    _thread.over = over
 
 
 def compiled(lowered: Iterable[jax.stages.Lowered]) -> list[jax.stages.Compiled]:
-    """Several programs compiled side by side, which leaves Python free."""
+    """Several programs compiled in parallel threads; XLA releases the GIL."""
     with ThreadPoolExecutor() as pool:
         return list(pool.map(lambda one: one.compile(), lowered))
 
 
 def options(level: int) -> dict[str, Any]:
-    """How hard a CPU's compiler is to try: LLVM's higher levels cost more time than they gain (see made.core.trial).
+    """Compiler options for LLVM's optimization level on a CPU: higher levels cost more time than they gain.
 
-    With networks too: the best of updates timed in turn at levels 1, 2 and 3 were alike to 3%, since products are
-    library calls.
+    That holds for networks too: their matmuls are library calls, and updates at levels 1, 2 and 3 differed by 3%.
     """
     return {"xla_backend_optimization_level": level} if jax.default_backend() == "cpu" else {}
 
 
 # Several processes, on one machine or many: the same command on each, with its number. Every process runs the same
-# program on its own devices. The first alone reads and writes the folder of the run.
+# program on its own devices. Only the first reads and writes the folder of the run.
 
 
 @contextlib.contextmanager
@@ -197,11 +224,7 @@ def broadcast(value: Any) -> Any:
 
 def from_first_process(state: PyTree | None, like: PyTree) -> PyTree:
     """The state that the first process read, for shapes `like`; the others give None."""
-    as_data = lambda x: jax.random.key_data(x) if trees.is_key(x) else x  # noqa: E731
     if state is None:
-        shapes = jax.eval_shape(lambda state: jax.tree.map(as_data, state), like)
-        data = broadcast(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes))
-    else:
-        data = broadcast(jax.tree.map(as_data, state))
-    as_key = lambda x, of: jax.random.wrap_key_data(jnp.asarray(x)) if trees.is_key(of) else x  # noqa: E731
-    return jax.tree.map(as_key, data, like)
+        shapes = jax.eval_shape(lambda state: jax.tree.map(trees.key_data, state), like)
+        state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+    return jax.tree.map(trees.wrap_key_data, broadcast(jax.tree.map(trees.key_data, state)), like)

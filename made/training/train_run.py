@@ -13,11 +13,10 @@ from made.envs.host_env import Hosted
 from made.training import run_dir, sharding, train_loop
 from made.training.backends import Backend, TrainPlan, compiled_envs, control_tasks, host_envs
 from made.training.control_config import ControlConfig, resolve
-from made.training.loggers import JSONL, Writer
+from made.training.loggers import JSONL, Meter, Writer
 from made.training.off_policy import ReplayRun
 from made.training.on_policy import RunConfig
 from made.training.paths import require_dir
-from made.training.progress import Meter
 from made.training.train_loop import TrainState
 
 # Defaults, in frames of each seed. A checkpoint with a replay is slow to write.
@@ -25,7 +24,6 @@ FRAMES = {"steps": "10M", "every": "50k", "eval_every": "500k", "checkpoint_ever
 CONTROL_FRAMES = {"steps": "500k", "every": "2k", "eval_every": "10k", "checkpoint_every": "50k"}  # and replay
 CONTROL_KEEP = 2  # checkpoints
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
-SEED_LIMIT = 2**32  # seeds are uint32
 
 
 class Session(NamedTuple):
@@ -33,10 +31,10 @@ class Session(NamedTuple):
 
     command: str  # for people, in run.json
     options: Mapping[str, Any] | None = None  # those of `made train`, in run.json
-    loggers: Callable[[int], Iterable[Writer]] = lambda frames: ()  # frames so far -> writers beside metrics.jsonl
+    loggers: Callable[[int], Iterable[Writer]] = lambda frames: ()  # frames so far -> writers besides metrics.jsonl
     progress: bool = True  # on stderr
     report: Callable[[str], None] = lambda text: None  # is called with one line at a time
-    steps: int | None = None  # frames that were asked for
+    steps: int | None = None  # frames that were requested, before they are rounded up
 
 
 def train(
@@ -101,10 +99,9 @@ def plan_of(
         raise ValueError(
             f"train evaluates whole episodes, and {type(config.env).__name__} has no time limit: set spec.horizon."
         )
-    default, each = default_frames(config), config.n_envs * config.unroll
 
     def updates(frames: int | str | None, name: str) -> int:
-        return updates_for(parse_frames(str(default[name] if frames is None else frames), option(name)), each)
+        return updates_for(config, default_frames(config)[name] if frames is None else frames, option(name))
 
     if steps is not None:
         config = dataclasses.replace(config, iterations=updates(steps, "steps"))
@@ -115,6 +112,11 @@ def plan_of(
 def default_frames(run: Any) -> dict[str, str]:
     """Frames of a run and between its log records, evaluations and checkpoints, where none are given."""
     return FRAMES if isinstance(run, RunConfig) else CONTROL_FRAMES
+
+
+def updates_for(run: Any, frames: int | str, option: str) -> int:
+    """How many updates of a run take at least so many frames."""
+    return -(-parse_frames(str(frames), option) // (run.n_envs * run.unroll))
 
 
 def parse_frames(text: str, option: str) -> int:
@@ -134,55 +136,43 @@ def parse_frames(text: str, option: str) -> int:
     return int(value)
 
 
-def updates_for(frames: int, per_update: int) -> int:
-    """How many updates take at least so many frames."""
-    return -(-frames // per_update)
-
-
 def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
-    """Seeds as numbers."""
     try:
-        numbers = tuple(range(given)) if isinstance(given, int) else tuple(int(seed) for seed in given)
+        numbers = tuple(range(given)) if isinstance(given, int) else tuple(map(int, given))
     except (TypeError, ValueError):
         raise ValueError(f"seeds takes a number of seeds or a sequence of integers, got {given!r}.") from None
     if not numbers:
         raise ValueError(f"seeds must be at least 1, got {given!r}.")
-    if len(set(numbers)) < len(numbers) or not all(0 <= seed < SEED_LIMIT for seed in numbers):
-        raise ValueError(f"seeds must differ and lie between 0 and {SEED_LIMIT - 1}, got {given!r}.")
+    if len(set(numbers)) < len(numbers) or not all(0 <= seed < 2**32 for seed in numbers):  # seeds are uint32
+        raise ValueError(f"seeds must differ and lie between 0 and {2**32 - 1}, got {given!r}.")
     return numbers
 
 
 def run_plan(plan: TrainPlan, out: Path | None, devices: int | None, session: Session) -> TrainState:
     """Train a plan to its last update: from the newest checkpoint of its folder, or from the start.
 
-    Of several processes (`made.training.sharding.join_processes`) the first alone touches the folder.
+    Of several processes (`made.training.sharding.join_processes`) only the first uses the folder.
     """
     with contextlib.ExitStack() as stack:
-        if out is not None:
-            sharding.on_first_process(lambda: run_dir.read_run(out, plan.configuration))  # before a minute of compiling
+        if out is not None:  # before a minute of compiling
+            sharding.on_first_process(lambda: run_dir.read_run(out, plan.configuration))
             sharding.on_first_process(lambda: require_dir(out, "--out"))
         backend = stack.enter_context(contextlib.closing(_backend(plan, devices, session.report)))
-        held, train_state = None, None
         if out is None:
-            train_state = TrainState(backend.init(), 0, 0.0)
+            run, train_state = None, TrainState(backend.init(), 0, 0.0)
         else:
             sharding.on_first_process(lambda: stack.enter_context(run_dir.lock_run_dir(out)))
-            held = sharding.on_first_process(lambda: run_dir.read_run(out, plan.configuration))
+            run = sharding.on_first_process(lambda: run_dir.read_run(out, plan.configuration))
             train_state = train_loop.restore_or_init(plan, backend, out)
         if train_state.update < plan.run.iterations:
-            train_state = _train_session(plan, backend, train_state, out, held, session)
+            train_state = _train_session(plan, backend, train_state, out, run, session)
         elif sharding.is_first():
             session.report(f"{out} holds this run, finished; a larger --steps goes on with it.")
         return train_state._replace(state=backend.fetch(train_state.state))
 
 
 def _train_session(
-    plan: TrainPlan,
-    backend: Backend,
-    started: TrainState,
-    out: Path | None,
-    held: dict[str, Any] | None,
-    session: Session,
+    plan: TrainPlan, backend: Backend, started: TrainState, out: Path | None, run: Any, session: Session
 ) -> TrainState:
     """Train from a state to the last update, with metrics, checkpoints and progress."""
     if not sharding.is_first():
@@ -196,7 +186,7 @@ def _train_session(
     writers: list[Writer] = []
     try:
         if out is not None:
-            train_loop.record_session(plan, out, held, session.command, started.update, session.options)
+            run_dir.record_session(plan, out, run, session.command, started.update, session.options)
             writers.append(JSONL(out / run_dir.METRICS))
         writers += session.loggers(frames)
         if not session.progress:
@@ -221,6 +211,6 @@ def _backend(plan: TrainPlan, devices: int | None, report: Callable[[str], None]
         backend: Backend = prepare(plan, devices or 1)
         report(compiling)
         return backend
-    devices = jax.device_count() if devices is None and processes > 1 else 1 if devices is None else devices
-    sharding.demand(devices)
+    if devices is None:
+        devices = jax.device_count() if processes > 1 else 1
     return compiled_envs.CompiledBackend(plan, devices, lambda: report(compiling))

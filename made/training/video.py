@@ -26,24 +26,23 @@ from made.training.off_policy import ReplayLearnerState, ReplayRun
 from made.training.on_policy import RunConfig, RunState
 from made.training.rollout import advance, reset_slots
 
-PLAYED = 32  # episodes that a map of visits is of
-DRAWN = 4  # seeds at most that are drawn
+PLAYED = 32  # episodes of a map of visits
+DRAWN = 4  # seeds at most that have a video
 SIZE = 20  # pixels a cell
 _STRIP, _GROUND, _PAST, _NOW = 40, (32, 32, 32), (200, 120, 20), (255, 230, 120)
 _APART = 0x66696C6D  # sets the keys of videos apart from those of training and evaluation
 
-
-# Dreamer: a video that its model continues, and the returns that it expects.
-SEEN = 5  # observations that the model is shown before it is told actions alone
-WINDOWS = 16  # that returns are compared on
+# Dreamer: a video of what its model predicts, and the returns that it expects.
+SEEN = 5  # observations that the model gets before it predicts from actions alone
+WINDOWS = 16  # whose returns are compared
 HEIGHT = 128  # pixels of a video, at least
-MOMENTS = 5  # of a video that a stored run keeps: the first, the last that was seen, and some of those foretold
+MOMENTS = 5  # frames that a stored run keeps of a video: the first, the last observed one, and some predicted ones
 RETURNS = "dreams.csv"
-_DREAMS_APART = 0x6472656D  # sets the keys of these draws apart from those of training
+_DREAMS_APART = 0x6472656D  # sets the keys of these samples apart from those of training
 
 
 class RecordedEpisode(NamedTuple):
-    """Episodes side by side on one level, leaves [T, N, ...]; steps after an episode's end are not `on`."""
+    """Episodes on one level, leaves [T, N, ...]; steps after an episode's end are not `on`."""
 
     first: GridState  # [N, ...]
     states: GridState  # after each step
@@ -77,74 +76,72 @@ def bonus_values(run: RunConfig, state: RunState, batch: Transition) -> Float[Ar
 
 
 def record_videos(plan: TrainPlan, states: RunState, out: Path) -> list[Path]:
-    """A video and a map of visits for each of the first seeds of a grid, and what Dreamer dreams anywhere."""
-    run, dreamt = plan.run, record_dreams(plan, states, out)
+    """A video and a map of visits for each of the first seeds of a grid, and Dreamer's predictions anywhere."""
+    run, written = plan.run, []
+    predicted = record_dreams(plan, states, out)
     if not isinstance(run.env, Grid):
-        return dreamt
+        return predicted
     quick = sharding.options(0)  # each runs a few times only
-    shows = jax.jit(lambda state, key: record_episode(run, state, 1, key, False), compiler_options=quick)
-    walks = jax.jit(lambda state, key: record_episode(run, state, PLAYED, key, True), compiler_options=quick)
-    written = []
+    greedy = jax.jit(lambda state, key: record_episode(run, state, 1, key, False), compiler_options=quick)
+    explore = jax.jit(lambda state, key: record_episode(run, state, PLAYED, key, True), compiler_options=quick)
     for lane, seed in enumerate(plan.seeds[:DRAWN]):
         state = jax.device_put(trees.index(states, lane), jax.devices()[0])
         key = jax.random.fold_in(jax.random.key(seed), _APART)
-        video = frames(run.env, jax.device_get(shows(state, key)))
+        video = frames(run.env, jax.device_get(greedy(state, key)))
         written.append(save_video(video, out / f"video-seed{seed}.gif"))
-        written.append(save_map(run.env, jax.device_get(walks(state, key)), out / f"visits-seed{seed}.png"))
-    return [*written, *dreamt]
+        written.append(save_map(run.env, jax.device_get(explore(state, key)), out / f"visits-seed{seed}.png"))
+    return [*written, *predicted]
 
 
 def frames(grid: Grid, played: RecordedEpisode) -> list[np.ndarray]:
-    """The first episode as pictures, the bonus of every step so far as bars below."""
+    """The frames of the first episode, with the bonus of every step so far as bars below."""
     length = int(played.on[:, 0].sum())
     reward = np.asarray(played.bonus)[:length, 0]
     later = jax.tree.map(lambda x: x[:, 0], played.states)
-    shown = [trees.index(played.first, 0), *(trees.index(later, t) for t in range(length))]
-    pictures = [draw(grid, state, SIZE) for state in shown]
-    width = pictures[0].shape[1]
-    return [np.concatenate([picture, strip(reward, t, width)]) for t, picture in enumerate(pictures)]
+    states = [trees.index(played.first, 0), *(trees.index(later, t) for t in range(length))]
+    images = [draw(grid, state, SIZE) for state in states]
+    return [np.concatenate([image, strip(reward, t, image.shape[1])]) for t, image in enumerate(images)]
 
 
 def strip(reward: np.ndarray, t: int, width: int) -> np.ndarray:
     """The bonus of the first t steps as bars, the last one bright; the scale is the episode's largest."""
-    picture = np.full((_STRIP, width, 3), _GROUND, np.uint8)
+    image = np.full((_STRIP, width, 3), _GROUND, np.uint8)
     top = max(float(reward.max(initial=0.0)), 1e-12)
     edges = np.linspace(0, width, len(reward) + 1).round().astype(int)
     for i in range(t):
         height = round((_STRIP - 4) * max(float(reward[i]), 0.0) / top)
-        color = _NOW if i == t - 1 else _PAST
-        picture[_STRIP - height :, edges[i] : max(edges[i + 1], edges[i] + 1)] = color
-    return picture
+        image[_STRIP - height :, edges[i] : max(edges[i + 1], edges[i] + 1)] = _NOW if i == t - 1 else _PAST
+    return image
 
 
-def save_video(pictures: Sequence[np.ndarray], path: Path) -> Path:
-    """Pictures as an animated GIF."""
+def save_video(frames: Sequence[np.ndarray], path: Path) -> Path:
+    """Frames as an animated GIF."""
     from PIL import Image
 
-    images = [Image.fromarray(picture) for picture in pictures]
-    shown = [120] * (len(images) - 1) + [1000]
-    images[0].save(held := io.BytesIO(), "GIF", save_all=True, append_images=images[1:], duration=shown, loop=0)
+    first, *others = map(Image.fromarray, frames)
+    durations = [120] * len(others) + [1000]
+    first.save(held := io.BytesIO(), "GIF", save_all=True, append_images=others, duration=durations, loop=0)
     return safe_files.write_atomic(path, held.getvalue())
 
 
 def visits(grid: Grid, played: RecordedEpisode) -> np.ndarray:
-    """How often each cell was stepped on or stayed on, [height, width], over all episodes played."""
+    """How many steps ended on each cell, [height, width], over all episodes."""
     counts = np.zeros((grid.maker.height, grid.maker.width), int)
     np.add.at(counts, (played.states.y[played.on], played.states.x[played.on]), 1)
     return counts
 
 
 def save_map(grid: Grid, played: RecordedEpisode, path: Path) -> Path:
-    """Where the agent went on one level."""
+    """The map of visits on one level."""
     from PIL import Image
 
-    drawn = visit_map(grid, trees.index(played.first, 0), visits(grid, played))
-    Image.fromarray(drawn).save(held := io.BytesIO(), "PNG")
+    image = visit_map(grid, trees.index(played.first, 0), visits(grid, played))
+    Image.fromarray(image).save(held := io.BytesIO(), "PNG")
     return safe_files.write_atomic(path, held.getvalue())
 
 
 class Prediction(NamedTuple):
-    """Windows of the replay: what was earned after the first observations, what was paid for, what was expected."""
+    """Returns of windows of the replay buffer after the first observations."""
 
     real: Float[Array, " n"]
     paid: Float[Array, " n"]  # with the bonus, which is what the model learns to expect
@@ -152,23 +149,25 @@ class Prediction(NamedTuple):
 
 
 def record_dreams(plan: TrainPlan, state: Any, out: Path) -> list[Path]:
-    """A video for each of the first seeds, where there is something to see, and the returns of all; else nothing."""
+    """Dreamer's predictions: a video for each of the first seeds that observes images, and the returns of all seeds."""
     if not has_model(plan.run):
         return []
     written, rows = [], []
     for seed, frames, returns in _predictions(plan, state):
         rows += [(seed, i, *map(float, one)) for i, one in enumerate(zip(*returns, strict=True))]
         if frames is not None and seed in plan.seeds[:DRAWN]:
-            written.append(save_video(enlarged(frames), out / f"dream-seed{seed}.gif"))
+            times = max(1, -(-HEIGHT // frames.shape[1]))  # small images get larger pixels
+            enlarged = np.repeat(np.repeat(frames, times, axis=1), times, axis=2)
+            written.append(save_video(enlarged, out / f"dream-seed{seed}.gif"))
     csv.writer(held := io.StringIO(newline="")).writerows([("seed", "window", *Prediction._fields), *rows])
     return [*written, safe_files.write_atomic(out / RETURNS, held.getvalue())]
 
 
 def kept(plan: TrainPlan, state: Any, at: int) -> dict[int, dict[str, np.ndarray]]:
-    """What a stored run keeps of each seed, as snapshots [1, ...] at that step; nothing where nobody dreams.
+    """Dreamer's predictions that a stored run keeps of each seed, as snapshots [1, ...] at that step; else nothing.
 
     The returns of windows, and of the first seed some moments of a video, truth and model: [1, MOMENTS, h, 2w, 3].
-    A device that has no room for it left keeps nobody from storing the rest.
+    If the device has no memory left for them, the rest is stored.
     """
     found: dict[int, dict[str, np.ndarray]] = {}
     if not has_model(plan.run):
@@ -185,16 +184,16 @@ def kept(plan: TrainPlan, state: Any, at: int) -> dict[int, dict[str, np.ndarray
 
 
 def has_model(run: Any) -> bool:
-    """Whether there is a model that can be asked."""
+    """Whether the agent learns a model."""
     return isinstance(run, DreamerConfig | ReplayRun) and isinstance(run.agent, Dreamer)
 
 
 def _predictions(plan: TrainPlan, state: Any) -> Iterator[tuple[int, np.ndarray | None, Prediction]]:
-    """(seed, video, returns) of each."""
+    """(seed, video, returns) of each seed."""
     run: Any = plan.run
-    told = jax.jit(lambda known, key: predict(run, known, key), compiler_options=sharding.options(0))
+    program = jax.jit(lambda known, key: predict(run, known, key), compiler_options=sharding.options(0))
     for seed, known in zip(plan.seeds, seeds_of(run, state, len(plan.seeds)), strict=True):
-        yield seed, *jax.device_get(told(known, jax.random.fold_in(jax.random.key(seed), _DREAMS_APART)))
+        yield seed, *jax.device_get(program(known, jax.random.fold_in(jax.random.key(seed), _DREAMS_APART)))
 
 
 def moments(frames: np.ndarray) -> np.ndarray:
@@ -205,7 +204,7 @@ def moments(frames: np.ndarray) -> np.ndarray:
 
 
 def seeds_of(run: DreamerConfig | ReplayRun, state: Any, n: int) -> Iterator[ReplayLearnerState]:
-    """Each seed by itself, whether it is a lane or has a state of its own."""
+    """The state of each seed, in compiled environments and on control tasks."""
     for lane in range(n):
         if isinstance(run, ReplayRun):
             one = trees.index(state, lane)
@@ -231,9 +230,3 @@ def predict(
     both = drawn.reward + bonus_values(run, known, drawn)  # type: ignore[arg-type]
     imagined = predicted_rewards(world, drawn, k_tell, seen)
     return frames, Prediction(drawn.reward[seen - 1 :].sum(0), both[seen - 1 :].sum(0), imagined.sum(0))
-
-
-def enlarged(frames: np.ndarray) -> list[np.ndarray]:
-    """Pictures [T, h, w, 3], small ones with larger pixels."""
-    times = max(1, -(-HEIGHT // frames.shape[1]))
-    return list(np.repeat(np.repeat(frames, times, axis=1), times, axis=2))

@@ -13,9 +13,9 @@ from made.agents import PPO
 from made.agents.policy_net import Layout
 from made.bonuses import NoBonus
 from made.core import Environment, Space, Spec, Step, trees
+from made.training.backends.compiled_envs import run_batch
 from made.training.on_policy import RunConfig
 from made.training.rollout import reset_slots, rollout
-from made.training.run_batch import run_batch
 
 TINY = {"channels": (4,), "strides": (2,), "dense": (8,), "width": 6}
 FEED_FORWARD = Layout(**TINY, memory="")

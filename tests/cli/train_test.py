@@ -19,7 +19,7 @@ from made.cli.build import environment
 from made.cli.train import Train
 from made.core import trees
 from made.core.config import to_dict
-from made.training import checkpoint, checkpoint_file, memory, nan_check, run_dir
+from made.training import backends, checkpoint, checkpoint_file, memory, run_dir
 from made.training.backends import compiled_envs, control_tasks, host_envs
 
 pytestmark = pytest.mark.usefixtures("cache")  # the same programs are compiled again and again
@@ -187,7 +187,7 @@ def test_one_loss_is_not_finite_and_parameters_are_not():
     plan = Train(env="lock", agent="q-learning", bonus="none", steps="320k").plan()
     for what, be in (("a loss (loss)", "is"), ("parameters (agent.q)", "are"), ("a reward (x) and a loss (y)", "are")):
         with pytest.raises(ValueError, match=re.escape(f"Seed 0 has {what} that {be} not finite at update 3 ")):
-            nan_check.raise_if_nan(plan, np.array([3]), what)
+            backends.raise_if_nan(plan, np.array([3]), what)
 
 
 def test_a_run_that_does_not_fit_is_refused_with_the_size_before_it_starts(capsys, tmp_path, monkeypatch):

@@ -10,8 +10,8 @@ from contracts.settings import AGENTS, BONUSES, NoBonus, experience, leaves_are_
 from made.agents import make_agent
 from made.bonuses import make_bonus
 from made.core import Agent, trees
+from made.training.backends.compiled_envs import group_by_program, run_batch
 from made.training.on_policy import evaluate, iterate, start
-from made.training.run_batch import group_by_program, run_batch
 
 NAMES = AGENTS
 LENGTH = {"iterations": 6, "every": 1}

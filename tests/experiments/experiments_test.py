@@ -20,7 +20,7 @@ from made.experiments.scheduler import Study, plan, schedule
 from made.experiments.statistics import Interval
 from made.experiments.store.store import Scale, Store
 from made.experiments.types import ClaimResult, above, choose, within
-from made.training.run_batch import group_by_program
+from made.training.backends.compiled_envs import group_by_program
 
 NAMES = list(experiments())
 

@@ -1,4 +1,4 @@
-"""What stands for `made.training.run_batch.run_batch` where a test is about who does a job, not about its numbers."""
+"""What stands for `run_batch` where a test is about who does a job, not about its numbers."""
 
 import time
 

@@ -51,7 +51,7 @@ def go_on(asked: TrainPlan, out: Path) -> train_loop.TrainState:
     with run_dir.lock_run_dir(out):
         held = run_dir.read_run(out, asked.configuration)
         stand = train_loop.restore_or_init(asked, programs(), out)
-        train_loop.record_session(asked, out, held, "pytest", stand.update)
+        run_dir.record_session(asked, out, held, "pytest", stand.update)
         writer = JSONL(out / run_dir.METRICS)
         try:
             return train_loop.train(asked, programs(), stand, out, [writer], lambda lines: None)

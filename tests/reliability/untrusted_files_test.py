@@ -23,7 +23,7 @@ from made.experiments.report.model import Figure, Section
 from made.experiments.report.page import render
 from made.experiments.store.store import Job, Scale, Store
 from made.experiments.types import Effect
-from made.training import checkpoint, checkpoint_file, compile_cache, run_dir, video
+from made.training import checkpoint, checkpoint_file, run_dir, sharding, video
 from made.training.loggers import JSONL
 from made.training.paths import require_file
 from tests.reliability.processes import listening
@@ -165,7 +165,7 @@ def test_a_hostile_file_is_refused_and_runs_nothing(kind, tmp_path, watcher, mon
             assert checkpoint.newest(kept) is None
         with pytest.raises(ValueError, match="damaged"):
             run_dir.read_run(out, {"bonus_coef": 1})
-        assert run_dir.truncate_metrics(out / run_dir.METRICS, 100) == 0
+        assert run_dir.truncate_metrics(out / run_dir.METRICS, 100) == []
     assert not [event for event in watcher.events if event[0] != "open"] and not (tmp_path / "ran").exists()
 
 
@@ -281,7 +281,7 @@ def test_the_lock_of_compiled_programs_follows_no_link_and_stops_nobody(tmp_path
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     try:
-        with compile_cache.compile_lock():
+        with sharding.compile_lock():
             assert victim.read_text() == "years of work"
     finally:
         jax.config.update("jax_compilation_cache_dir", before)

@@ -74,7 +74,7 @@ def load_all(plan, out, to, at):
         if int(path.stem) > at:
             path.unlink()
     if not (to / run_dir.RUN).exists():
-        train_loop.record_session(plan, to, None, "made train", 0, {})
+        run_dir.record_session(plan, to, None, "made train", 0, {})
     return [load_run(to, seed) for seed in plan.seeds]
 
 

@@ -19,10 +19,10 @@ from made.core.trial import Trial
 from made.envs.tabular import RandomTabular, Tabular
 from made.tabular.families import Lock
 from made.training.backends import compiled_envs
+from made.training.backends.compiled_envs import run_batch
 from made.training.host.bonus import HostBonus, HostEnvironment, HostRollout, space_of, true_successor
 from made.training.on_policy import learn
 from made.training.rollout import EnvSlot, ResetPool, refill_pool, reset_slots, rollout
-from made.training.run_batch import run_batch
 
 T = 22
 

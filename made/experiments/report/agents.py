@@ -14,7 +14,7 @@ from made.experiments import plots
 from made.experiments.report import charts
 from made.experiments.store import packed
 from made.experiments.store.store import UNREADABLE
-from made.training import checkpoint_file
+from made.training import run_dir
 
 _GIF, _PNG = (b"GIF87a", b"GIF89a"), b"\x89PNG\r\n\x1a\n"
 Returns = Sequence[tuple[float, float]]  # (real, imagined) of windows of the replay
@@ -71,7 +71,7 @@ def _agent(folder: Path, run: Mapping[str, Any], records: Sequence[Mapping[str, 
     except (ValueError, LookupError, TypeError):
         return None
     try:
-        checkpoint_file.demand_layout(run, folder / "run.json")
+        run_dir.require_layout(run, folder / "run.json")
     except ValueError as error:
         warnings.warn(f"Left out of the report: {error}", stacklevel=2)
         return None

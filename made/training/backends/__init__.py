@@ -5,12 +5,16 @@ import math
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int
 
 from made.core import Metrics
 from made.core.config import to_dict
 from made.training.checkpoint import KEEP
 from made.training.on_policy import RunConfig
+
+NO_FAILURE = jnp.iinfo(jnp.int32).max  # the update at which a seed failed, if it did not
 
 
 class TrainPlan(NamedTuple):
@@ -42,6 +46,25 @@ class LogRecord(NamedTuple):
 
     scalars: Metrics
     bad: Int[Array, " L"]  # NO_FAILURE, or the update in which something was not finite any more
+
+
+def raise_if_nan(plan: TrainPlan, bad: np.ndarray, what: str = "a loss or parameters", kept: Any = None) -> None:
+    """Raise an error if a seed failed, at the update that `bad` names for it, before that state is written anywhere."""
+    first = int(bad.min())
+    if first == NO_FAILURE:
+        return
+    seed, frames = plan.seeds[int(bad.argmin())], first * plan.frames_per_update
+    last = f"its last checkpoint, {kept}, from before that, is kept" if kept else "it had no checkpoint yet"
+    be = "are" if "parameters" in what or " and " in what else "is"
+    raise ValueError(
+        f"Seed {seed} has {what} that {be} not finite at update {first:,} ({frames:,} frames): the run stopped, and "
+        f"{last}; try a smaller learning rate or a smaller --bonus-coef."
+    )
+
+
+def is_loss(name: str) -> bool:
+    """Whether a metric is a loss, which must stay finite; others may be NaN for want of data."""
+    return "loss" in name.rsplit("/", 1)[-1]
 
 
 class Backend(abc.ABC):

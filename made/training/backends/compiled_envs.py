@@ -1,24 +1,27 @@
-"""The backend of compiled environments: all updates up to a log record as one program, vectorized over runs."""
+"""Compiled environments: all updates up to a log record as one program, vectorized over runs.
+
+`CompiledBackend` trains the seeds of one configuration. `run_batch` runs many configurations, without a folder.
+"""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from made.core import Metrics, trees
-from made.core.trial import EPISODE_MEANS, Trial
+from made.core.config import config_id
+from made.core.trial import EPISODE_MEANS, Record, Trial, rows_of, structure
 from made.training import memory, sharding
-from made.training.backends import Backend, LogRecord, TrainPlan
+from made.training.backends import NO_FAILURE, Backend, LogRecord, TrainPlan, is_loss
 from made.training.on_policy import RunConfig, RunState, evaluate
 from made.training.sharding import ENVS, LANES
 
 COUNTED = ("episodes", "pool_reused")  # numbers of episodes, added up over a log interval
-NO_FAILURE = jnp.iinfo(jnp.int32).max  # the update at which a seed went wrong, when it did not
 _APART = 0x6C6576  # sets the keys of evaluations apart from those of training
 
 
@@ -83,7 +86,7 @@ def compile_advance(runs: RunConfig, like: RunState, mesh: Mesh | None) -> jax.s
         where = sharding.places(like, mesh)
         outs = (where, by_seed if jax.process_count() == 1 else everywhere)
         more = {"in_shardings": (by_seed, where, everywhere), "out_shardings": outs}
-        body = _per_device(advance, mesh, 2, PartitionSpec()) if mesh.shape[ENVS] == 1 else advance
+        body = _per_device(advance, mesh, PartitionSpec(LANES), PartitionSpec(LANES), PartitionSpec())
     return jax.jit(body, compiler_options=sharding.options(1), **more).lower(*shapes).compile()
 
 
@@ -91,19 +94,18 @@ def compile_evaluation(episodes: int, mesh: Mesh | None) -> Callable:
     """`evaluate_seeds` as a compiled function of (runs, state, seeds)."""
     body: Any = functools.partial(evaluate_seeds, episodes=episodes)
     more: dict[str, Any] = {}
-    if mesh is not None and mesh.shape[ENVS] == 1:
-        body = _per_device(body, mesh, 3)
-    if mesh is not None and jax.process_count() > 1:
-        more = {"out_shardings": NamedSharding(mesh, PartitionSpec())}
+    if mesh is not None:
+        body = _per_device(body, mesh, *[PartitionSpec(LANES)] * 3)
+        more = {"out_shardings": NamedSharding(mesh, PartitionSpec())} if jax.process_count() > 1 else {}
     return jax.jit(body, compiler_options=sharding.options(1), **more)
 
 
-def _per_device(body: Any, mesh: Mesh, spread: int, *rest: PartitionSpec) -> Any:
-    """Each device works on its own seeds; the first `spread` arguments are split, the rest are not."""
-    by_seed = PartitionSpec(LANES)
-    ins = (*[by_seed] * spread, *rest)
+def _per_device(body: Any, mesh: Mesh, *specs: PartitionSpec) -> Any:
+    """Each device works on its own seeds, unless the environments of a seed are spread too."""
+    if mesh.shape[ENVS] > 1:
+        return body
     # The check of what varies over devices is off: seeds exchange nothing, and agents need not know of devices.
-    return jax.shard_map(body, mesh=mesh, in_specs=ins, out_specs=by_seed, check_vma=False)
+    return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(LANES), check_vma=False)
 
 
 def replicate(run: RunConfig, n: int) -> RunConfig:
@@ -113,8 +115,7 @@ def replicate(run: RunConfig, n: int) -> RunConfig:
 
 def begin(lanes: Trial, seeds: Int[Array, " L"]) -> Any:
     """The state of each run before its first update, leaves [L, ...]."""
-    state = jax.vmap(lambda run, seed: run.start(jax.random.key(seed)))(lanes, seeds)
-    return jax.tree.map(strip_weak_type, state)
+    return jax.tree.map(strip_weak_type, jax.vmap(lambda run, seed: run.start(jax.random.key(seed)))(lanes, seeds))
 
 
 def strip_weak_type(x: Array) -> Array:
@@ -144,7 +145,9 @@ def run_interval(trial: Trial, state: Any, n: Int[Array, ""] | int) -> tuple[Any
 
 def row_of(run: RunConfig, state: RunState, sums: MetricSums) -> LogRecord:
     """The log record of one seed."""
-    bad = jnp.where(_has_nan(state.agent), jnp.minimum(sums.bad, state.k), sums.bad)
+    floats = [x for x in jax.tree.leaves(state.agent) if jnp.issubdtype(x.dtype, jnp.floating)]
+    has_nan = jnp.stack([jnp.isnan(x).any() for x in floats]).any() if floats else jnp.zeros((), bool)
+    bad = jnp.where(has_nan, jnp.minimum(sums.bad, state.k), sums.bad)
     return LogRecord({**means(sums, COUNTED), **run.snapshot(state)}, bad)
 
 
@@ -178,21 +181,8 @@ def mean_weight(name: str, metrics: Metrics) -> Array:
 
 def means(sums: MetricSums, counted: tuple[str, ...] = ()) -> Metrics:
     """The value of each metric in a log interval: its mean, or its sum if it is counted. NaN without data."""
-
-    def mean(total: Array, weight: Array) -> Float[Array, ""]:
-        return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), jnp.nan)
-
+    mean = lambda total, weight: jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), jnp.nan)  # noqa: E731
     return {name: x if name in counted else mean(x, sums.weight[name]) for name, x in sums.total.items()}
-
-
-def is_loss(name: str) -> bool:
-    """Whether a scalar is a loss, which must stay finite; others may be NaN for want of data."""
-    return "loss" in name.rsplit("/", 1)[-1]
-
-
-def _has_nan(tree: PyTree) -> Bool[Array, ""]:
-    floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    return jnp.stack([jnp.isnan(x).any() for x in floats]).any() if floats else jnp.zeros((), bool)
 
 
 def evaluate_seeds(lanes: RunConfig, state: RunState, seeds: Int[Array, " L"], episodes: int) -> Metrics:
@@ -203,3 +193,65 @@ def evaluate_seeds(lanes: RunConfig, state: RunState, seeds: Int[Array, " L"], e
         return evaluate(run, state, episodes, key)
 
     return jax.vmap(lane)(lanes, state, seeds)
+
+
+# Batches of runs
+
+
+def group_by_program(trials: Sequence[Trial]) -> list[list[int]]:
+    """The indices of trials that can run as lanes of one program, in order of first appearance.
+
+    What the host steps has one configuration for all its seeds, so its numbers must be equal too.
+    """
+    found: dict[Any, list[int]] = {}
+    for i, trial in enumerate(trials):
+        found.setdefault((structure(trial), config_id(trial) if trial.on_host else ""), []).append(i)
+    return list(found.values())
+
+
+def run_batch(
+    trials: Sequence[Trial], seeds: Sequence[int], on_rows: Callable[[int], None] | None = None, chunks: int = 8
+) -> list[Record]:
+    """Run trials of equal structure as one program, trial i with seed i. `on_rows` gets the new rows of each chunk.
+
+    The program is cut into at most `chunks` equal pieces, so that progress can be shown with one compilation.
+    """
+    if len({structure(trial) for trial in trials}) != 1:
+        raise ValueError(
+            "Trials of a batch may differ in numbers only: sort them with group_by_program of "
+            "made.training.backends.compiled_envs."
+        )
+    rows, every = rows_of(trials[0]), trials[0].every
+    pieces = max(n for n in range(1, chunks + 1) if rows % n == 0)
+    start, chunk = _batch_programs()
+    with jax.enable_x64(trials[0].float64):
+        lanes = trees.stack(trials)
+        state = start(lanes, jnp.asarray(seeds, jnp.uint32))
+        parts = []
+        for _ in range(pieces):
+            state, part = chunk(lanes, state, rows // pieces)
+            parts.append(jax.tree.map(np.asarray, part))
+            if on_rows is not None:
+                on_rows(rows // pieces)
+    columns = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+    step = {"step": (1 + np.arange(rows)) * every}
+    scalars, arrays = ({name: x for name, x in columns.items() if (x.ndim > 2) == wide} for wide in (False, True))
+    return [Record({**step, **trees.index(scalars, i)}, trees.index(arrays, i)) for i in range(len(trials))]
+
+
+def _chunk(lanes: Trial, state: PyTree, rows: int) -> tuple[PyTree, dict[str, Array]]:
+    def lane(trial: Trial, state: PyTree):
+        def row(state, _):
+            state, sums = run_interval(trial, state, trial.every)
+            return state, means(sums) | trial.snapshot(state)
+
+        return jax.lax.scan(row, state, None, rows)
+
+    return jax.vmap(lane)(lanes, state)
+
+
+@functools.cache
+def _batch_programs() -> tuple[Callable, Callable]:
+    """The programs of the first state and of a chunk. The first runs once, so it is compiled in little time."""
+    start = jax.jit(begin, compiler_options=sharding.options(0))
+    return start, jax.jit(_chunk, static_argnums=2, compiler_options=sharding.options(1))

@@ -20,9 +20,9 @@ from made.core import Spec, Transition
 from made.training import memory, sharding
 from made.training.backends import compiled_envs
 from made.training.backends.compiled_envs import MetricSums
-from made.training.compile_cache import compile_lock
 from made.training.control_config import ControlConfig, DreamerConfig
 from made.training.off_policy import ReplayLearnerState
+from made.training.sharding import compile_lock
 
 _JUDGED = 0x6A756467  # sets the keys of evaluations apart from those of training
 _compiling = threading.Lock()

@@ -25,12 +25,11 @@ from jaxtyping import Int64, PyTree
 from made.core import Metrics, Spec, Transition, trees
 from made.envs.control.simulation import Arrays
 from made.envs.control.worker_pool import WorkerError, WorkerPool
-from made.training import checkpoint, compile_cache
-from made.training.backends import Backend, LogRecord, TrainPlan, compiled_envs
+from made.training import checkpoint, sharding
+from made.training.backends import Backend, LogRecord, TrainPlan, compiled_envs, raise_if_nan
 from made.training.backends.control_learner import ControlLearner, memory_outside_replay, require_memory, to_numpy
 from made.training.backends.host_envs import seed_for
 from made.training.control_config import ControlConfig
-from made.training.nan_check import raise_if_nan
 from made.training.off_policy import ReplayLearnerState
 
 AT_RANDOM = 0x72616E64  # sets the seeds of first actions apart from those of training
@@ -268,7 +267,7 @@ def in_threads(turn: Callable[[int, int], None], parts: int, turns: int, threads
     over, failed = threading.Event(), []
 
     def alone(part: int) -> None:
-        compile_cache.cancel_on(over)
+        sharding.cancel_on(over)
         for i in range(turns):
             if over.is_set():
                 return

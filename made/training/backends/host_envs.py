@@ -1,12 +1,9 @@
-"""`made train` on environments that live outside compiled code: the same rows, checkpoints and learner.
+"""`made train` on environments that are stepped on the host: the same log records, checkpoints and learner.
 
 Experience comes from one `HostRollout` for each seed; `made.training.on_policy.learn` is the same as for compiled
-environments.
-
-What an environment of another library is in the middle of cannot be stored. So a checkpoint holds all but that, and
-after every checkpoint all environments begin new episodes, from seeds that follow from the run's seed and the number
-of updates done. Going on from a checkpoint is then going on with the same run, to the bit where the library gives the
-same episodes for the same seeds.
+environments. The state of an environment of another library cannot be stored. So after every checkpoint all
+environments begin new episodes, from seeds that follow from the run's seed and the number of updates done. A resumed
+run is then the same run, to the bit where the library gives the same episodes for the same seeds.
 """
 
 import jax
@@ -25,7 +22,7 @@ _APART = 0x686F7374  # sets the seeds of evaluations apart from those of trainin
 
 
 def source_of(run: RunConfig, bonus_state: PyTree, n: int) -> HostRollout:
-    """n environments of a run's task, with its agent and its bonus, not begun."""
+    """n environments of a run's task, with its agent and its bonus, before `begin`."""
     if not isinstance(run.env, Hosted):
         raise ValueError(
             f"{type(run.env).__name__} is compiled; name a task of another library, as in gym:CartPole-v1."
@@ -35,7 +32,7 @@ def source_of(run: RunConfig, bonus_state: PyTree, n: int) -> HostRollout:
 
 
 def seed_for(*numbers: int) -> int:
-    """A seed for n environments, whose own seeds follow it one by one."""
+    """A seed for n environments, which use it and the n - 1 after it."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 2)
 
 
@@ -51,7 +48,7 @@ class HostBackend(Backend):
         self.runs, self.seeds = compiled_envs.replicate(plan.run, len(plan.seeds)), jnp.asarray(plan.seeds, jnp.uint32)
         memory.demand(2 * memory.size_of(self.like()), memory.free(), len(plan.seeds), exact=False)
         self._sources: dict[int, HostRollout] = {}
-        self._judge: HostRollout | None = None
+        self._evaluator: HostRollout | None = None
         self._begin = jax.jit(compiled_envs.begin, compiler_options=sharding.options(0))
         quick = sharding.options(1)
         self._update, self._row = (jax.jit(f, compiler_options=quick) for f in (self._add, compiled_envs.row_of))
@@ -100,18 +97,18 @@ class HostBackend(Backend):
         found = []
         for lane, seed in enumerate(self.plan.seeds):
             one = trees.index(state, lane)
-            self._judge = judge = self._judge or source_of(self.plan.run, one.bonus, self.plan.episodes)
-            judge.bonus.state = one.bonus
-            found.append(judge.play(one.agent, seed_for(seed, int(one.k), _APART)))
+            self._evaluator = source = self._evaluator or source_of(self.plan.run, one.bonus, self.plan.episodes)
+            source.bonus.state = one.bonus
+            found.append(source.play(one.agent, seed_for(seed, int(one.k), _APART)))
         returns, lengths = (np.stack(part) for part in zip(*found, strict=True))
         count = np.full(len(found), self.plan.episodes, float)
         return {"eval_return": returns.mean(1), "eval_length": lengths.mean(1), "eval_episodes": count}  # type: ignore[dict-item]
 
 
 def _episodes(source: HostRollout) -> Metrics:
-    """What `made.training.on_policy.episode_metrics` says of the episodes that ended since this was asked before."""
-    n, nan = len(source.returns), float("nan")
-    mean = lambda x: sum(x) / n if n else nan  # noqa: E731
-    said = {"return": mean(source.returns), "length": mean(source.lengths), "episodes": n, "pool_reused": 0}
+    """The metrics of `made.training.on_policy.episode_metrics` of the episodes that ended since the call before."""
+    n = len(source.returns)
+    mean = lambda x: sum(x) / n if n else float("nan")  # noqa: E731
+    found = {"return": mean(source.returns), "length": mean(source.lengths), "episodes": n, "pool_reused": 0}
     source.returns, source.lengths = [], []
-    return {name: jnp.float32(x) for name, x in said.items()}
+    return {name: jnp.float32(x) for name, x in found.items()}

@@ -14,12 +14,13 @@ from jaxtyping import PyTree
 
 from made.bonuses import make_bonus
 from made.core import Agent, Bonus, EpisodeNote, Space, Spec, Transition, require_fields, trees
+from made.core.config import to_dict
 from made.envs.host_env import HostEnvironment as HostEnvironment
 from made.envs.host_env import space_of as space_of
 from made.envs.host_env import spec_of
 from made.envs.host_env import true_successor as true_successor
 from made.training import checkpoint_file
-from made.training.host import arrays, calls
+from made.training.host import calls
 
 
 class HostBonus:
@@ -57,24 +58,21 @@ class HostBonus:
         if on_bad not in ("refuse", "report"):
             raise ValueError(f"on_bad is 'refuse' or 'report', not {on_bad!r}.")
         self.bonus = bonus_of(bonus)
-        self.spec = arrays.carried(spec if horizon is None else spec._replace(horizon=horizon))
-        self.n_envs, self.on_bad, self.bad = int(n_envs), on_bad, 0
+        # JAX carries 32 bits for 64, unless it is configured to carry more.
+        carried = lambda space: space._replace(dtype=jax.dtypes.canonicalize_dtype(space.dtype))  # noqa: E731
+        obs = jax.tree.map(carried, spec.obs, is_leaf=calls.is_space)
+        spec = spec._replace(obs=obs, action=carried(spec.action), horizon=spec.horizon if horizon is None else horizon)
+        self.spec, self.n_envs, self.on_bad, self.bad = spec, int(n_envs), on_bad, 0
         self.key, k_init = jax.random.split(jax.random.key(seed or 0))
-        self.state, self._blank = self._fresh(k_init, state)
+        name, memory = type(self.bonus).__name__, self.bonus.memory
+        try:
+            self.state = self.bonus.init(k_init, spec._replace(goal=memory.goal(spec))) if state is None else state
+            self._blank = calls.repeated(memory.blank(spec), self.n_envs)
+        except (TypeError, AttributeError, IndexError) as error:
+            what = f"observations {spec.obs} with actions {spec.action}"
+            raise ValueError(f"{name} cannot read {what}: {error}") from error
         self.memory, self.note, self._like = self._blank, None, None
         self._calls = calls.calls(self.bonus, self.spec, self.n_envs)
-
-    def _fresh(self, key, state: PyTree) -> tuple[PyTree, PyTree]:
-        """The state and the blank memories of all environments."""
-        bonus, spec = self.bonus, self.spec
-        try:
-            state = bonus.init(key, spec._replace(goal=bonus.memory.goal(spec))) if state is None else state
-            blank = calls.repeated(bonus.memory.blank(spec), self.n_envs)
-        except (TypeError, AttributeError, IndexError) as error:
-            raise ValueError(
-                f"{type(bonus).__name__} cannot read observations {spec.obs} with actions {spec.action}: {error}"
-            ) from error
-        return state, blank
 
     def reset(self, obs: PyTree) -> None:
         """Begin an episode in every environment."""
@@ -83,7 +81,7 @@ class HostBonus:
 
     def begin(self, obs: PyTree, where: Any) -> None:
         """Begin an episode in those environments alone, for loops that see it only one step after the end."""
-        taken, where = self._kept(obs, self.spec.obs, "observations"), arrays.flags(where, self.n_envs, "where")
+        taken, where = self._kept(obs, self.spec.obs, "observations"), calls.flags(where, self.n_envs, "where")
         changed = self._calls.begin(self.state, self.memory, self._noted(), self.key, taken, where)
         self.memory, self.note, self.key = changed
 
@@ -94,13 +92,13 @@ class HostBonus:
         All is copied, since many environments write the next step into the same arrays.
         """
         note, seen = self._noted(), self.spec.obs
-        ends = (arrays.flags(terminated, self.n_envs, "terminated"), arrays.flags(truncated, self.n_envs, "truncated"))
+        ends = (calls.flags(terminated, self.n_envs, "terminated"), calls.flags(truncated, self.n_envs, "truncated"))
         if reset_obs is None and (ends[0] | ends[1]).any():
             raise ValueError("An episode ended, so HostBonus.step needs reset_obs, the first observation after it.")
         step = Transition(
             self._kept(obs, seen, "observations"),
             self._kept(action, self.spec.action, "actions"),
-            arrays.copy_checked(reward, Space((), np.float32), self.n_envs, "rewards"),
+            calls.copy_checked(reward, Space((), np.float32), self.n_envs, "rewards"),
             self._kept(next_obs, seen, "successors"),
             *ends,
         )
@@ -113,22 +111,22 @@ class HostBonus:
 
     def reward(self, batch: Transition, value: Any = None) -> Any:
         """The bonus of each transition, as NumPy, or as a tensor where tensors came in."""
-        arrays.check_batch(batch, "reward")
+        calls.check_batch(batch, "reward")
         require_fields(self.bonus, batch, value)
-        like = arrays.tensor_in(batch)
-        value = None if value is None else arrays.to_jax(value)
-        paid, bad = self._calls.reward(self.state, arrays.batch_of(batch, self.spec), value)
+        like = calls.tensor_in(batch)
+        value = None if value is None else calls.to_jax(value)
+        paid, bad = self._calls.reward(self.state, calls.batch_of(batch, self.spec), value)
         if int(bad):
             self._refuse_bad()
             self.bad += int(bad)
-        return arrays.as_kind(paid, self._like if like is None else like)
+        return calls.as_kind(paid, self._like if like is None else like)
 
     def update(self, batch: Transition) -> dict[str, float]:
         """Learn from a batch [T, N, ...]; returns the bonus's metrics."""
-        arrays.check_batch(batch, "update", axes=2)
+        calls.check_batch(batch, "update", axes=2)
         require_fields(self.bonus, batch, jnp.zeros(()))  # values are asked for by `reward` alone
-        batch = arrays.batch_of(batch, self.spec)
-        bad = np.asarray(self._calls.spoilt(batch))
+        batch = calls.batch_of(batch, self.spec)
+        bad = np.asarray(self._calls.non_finite(batch))
         counted = {"bad": float(bad.sum())} if self.on_bad == "report" else {}
         if bad.any():
             self._refuse_bad()
@@ -146,21 +144,19 @@ class HostBonus:
     def load(self, path: str | PathLike) -> None:
         """Go on from a file that `save` wrote for the same bonus, spaces and number of environments."""
         found, manifest = checkpoint_file.load(path)
-        checkpoint_file.check(manifest, {**self.manifest(), "began": manifest.get("began")}, path)
+        checkpoint_file.check(manifest, self.manifest(), path)
         self.restore(checkpoint_file.unflat(found, self.template(manifest["began"])))
 
     def tree(self) -> dict[str, PyTree]:
         """All that changes."""
-        whole = {"state": self.state, "key": self.key, "bad": np.int64(self.bad)}
-        return whole if self.note is None else {**whole, "memory": self.memory, "note": self.note}
+        episode = {} if self.note is None else {"memory": self.memory, "note": self.note}
+        return {"state": self.state, "key": self.key, "bad": np.int64(self.bad), **episode}
 
     def template(self, began: bool) -> dict[str, PyTree]:
         """The shape of `tree`, before or after the first reset."""
-        whole = {"state": self.state, "key": self.key, "bad": np.int64(0)}
-        if not began:
-            return whole
         memory, note, _ = jax.eval_shape(self._calls.reset, self.state, self.key, self._zeros(self.spec.obs))
-        return {**whole, "memory": memory, "note": note}
+        episode = {"memory": memory, "note": note} if began else {}
+        return {"state": self.state, "key": self.key, "bad": np.int64(0), **episode}
 
     def step_template(self) -> Transition:
         """The shape of what `observe` returns."""
@@ -170,7 +166,7 @@ class HostBonus:
         return jax.eval_shape(self._calls.observe, self.state, self._blank, note, self.key, step, obs)[0]
 
     def _zeros(self, spaces: PyTree) -> PyTree:
-        return jax.tree.map(lambda x: np.zeros((self.n_envs, *x.shape), x.dtype), spaces, is_leaf=arrays.is_space)
+        return jax.tree.map(lambda x: np.zeros((self.n_envs, *x.shape), x.dtype), spaces, is_leaf=calls.is_space)
 
     def restore(self, tree: dict[str, PyTree]) -> None:
         """Take over what `tree` gave."""
@@ -178,10 +174,23 @@ class HostBonus:
         self.memory, self.note = tree.get("memory", self._blank), tree.get("note")
 
     def manifest(self) -> dict[str, Any]:
-        """What the saved state belongs to."""
-        return checkpoint_file.manifest_of(
-            self.bonus, self.spec, self.n_envs, holds="bonus", began=self.note is not None
-        )
+        """What the saved state belongs to, as plain data."""
+
+        def plain(x: Any) -> Any:
+            if isinstance(x, Space):
+                return {**x._asdict(), "shape": list(x.shape), "dtype": np.dtype(x.dtype).name}
+            return {name: plain(inner) for name, inner in x.items()} if isinstance(x, dict) else x
+
+        return {
+            "format": checkpoint_file.FORMAT,
+            "version": checkpoint_file.VERSION,
+            "made": checkpoint_file.made_version(),
+            "bonus": to_dict(self.bonus),
+            "spec": plain(self.spec._asdict()),
+            "n_envs": self.n_envs,
+            "holds": "bonus",
+            "began": self.note is not None,
+        }
 
     def _noted(self) -> EpisodeNote:
         if self.note is None:
@@ -190,13 +199,17 @@ class HostBonus:
 
     def _refuse_bad(self) -> None:
         if self.on_bad == "refuse":
-            raise ValueError(arrays.BAD)
+            raise ValueError(
+                "An observation or action is NaN or infinite, and learning from it would spoil the bonus for good: fix "
+                "the environment, or pass on_bad='report' to pay nothing for such steps and count them."
+            )
 
     def _kept(self, given: PyTree, space: PyTree, what: str) -> PyTree:
-        tensor = arrays.tensor_in(given)
+        tensor = calls.tensor_in(given)
         self._like = self._like if tensor is None else tensor.new_empty(0)
-        taken = arrays.copy_checked(given, space, self.n_envs, what)
-        if not arrays.finite(taken):
+        taken = calls.copy_checked(given, space, self.n_envs, what)
+        floats = (x for x in jax.tree.leaves(taken) if np.issubdtype(x.dtype, np.floating))
+        if not all(np.isfinite(x).all() for x in floats):
             self._refuse_bad()
         return taken
 
@@ -254,7 +267,7 @@ class HostRollout:
         return returns, lengths
 
     def _step(self, agent_state: PyTree, explore: bool) -> Transition:
-        obs = arrays.copy_checked(self.obs, self.env.spec.obs, self.env.n_envs, "observations")
+        obs = calls.copy_checked(self.obs, self.env.spec.obs, self.env.n_envs, "observations")
         goal = self.bonus.note.goal  # type: ignore[union-attr]
         decided = self._act(agent_state, self.key, self.carry, self.ended, obs, goal, explore=explore)
         self.key, self.carry, action, extras = decided

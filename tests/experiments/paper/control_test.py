@@ -36,11 +36,11 @@ from made.experiments.scheduler import plan, schedule
 from made.experiments.store.store import Job, Scale, Store
 from made.experiments.store.table import Label, Record, Table
 from made.experiments.types import Experiment, read_settings, take_settings
-from made.training import progress, sharding, signals, train_loop
+from made.training import loggers, sharding, train_loop
 from made.training.backends import control_tasks
+from made.training.backends.compiled_envs import group_by_program
 from made.training.control_config import ControlConfig
-from made.training.progress import Meter
-from made.training.run_batch import group_by_program
+from made.training.loggers import Meter
 
 TASKS = control_setup.TASKS
 CLOCKED = ("frames_per_second",)
@@ -166,7 +166,7 @@ def test_an_unfinished_run_on_other_seeds_is_named(tmp_path, capsys, monkeypatch
 
 @pytest.mark.parametrize("minutes", [None, 60.0])
 def test_where_the_device_fails_once_the_run_goes_on_from_its_checkpoint(whole, tmp_path, capsys, monkeypatch, minutes):
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", np.inf)  # however slow the machine
+    monkeypatch.setattr(loggers, "SECONDS_BETWEEN_LINES", np.inf)  # however slow the machine
     store, heard = Store(tmp_path / "runs"), Meter(1, "iterations")
     (group,), _ = plan(SMOKE, range(1), store)
     until = np.inf if minutes is None else time.monotonic() + 1e6 * minutes
@@ -228,9 +228,9 @@ def test_sigterm_stops_a_piece_with_a_checkpoint_and_the_next_goes_on(whole, tmp
     def signalled(self, lines):
         real(self, lines)
         os.kill(os.getpid(), signal.SIGTERM)
-        signals._asked.wait()  # the main thread hears it
+        train_loop._terminating.wait()  # the main thread hears it
 
-    with monkeypatch.context() as patch, signals.raise_on_sigterm(), pytest.raises(signals.Terminated):
+    with monkeypatch.context() as patch, train_loop.raise_on_sigterm(), pytest.raises(train_loop.Terminated):
         patch.setattr(resumable.JSONL, "write", signalled)
         runner.run([SMOKE], store)
     (folder,) = (one for one in (store.root / ".unfinished" / "dmc").iterdir() if "locks" not in one.name)

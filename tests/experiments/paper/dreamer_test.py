@@ -13,7 +13,7 @@ from made.experiments.store.store import Scale, Store
 from made.experiments.store.table import Record, Table
 from made.experiments.types import Verdict
 from made.training import sharding, video
-from made.training.run_batch import group_by_program
+from made.training.backends.compiled_envs import group_by_program
 
 TASKS = control_setup.TASKS
 

@@ -334,7 +334,7 @@ def test_a_batch_of_tensors_is_read_in_place_and_learnt_from():
     )
     there = jax.dlpack.from_dlpack(obs)
     assert there.unsafe_buffer_pointer() == obs.data_ptr()
-    from made.training.host.arrays import to_jax
+    from made.training.host.calls import to_jax
 
     assert to_jax(obs, np.float32).unsafe_buffer_pointer() == obs.data_ptr()
     assert to_jax(obs[:, ::2]).shape == (4, 2, 4) and to_jax(flags).dtype == bool  # what DLPack cannot carry

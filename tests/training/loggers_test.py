@@ -2,8 +2,8 @@
 
 import pytest
 
-from made.training import progress
-from made.training.progress import Meter
+from made.training import loggers
+from made.training.loggers import Meter
 
 LINES = [
     {"seed": 0, "update": 4, "seconds": 1.0, "return": 0.5, "length": float("nan")},
@@ -13,8 +13,8 @@ LINES = [
 
 def test_training_is_shown_in_lines_and_as_a_table(capsys, monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    shown = progress.Meter(1000, "frames", "made train", done=100, seeds=2)
+    monkeypatch.setattr(loggers.time, "monotonic", lambda: clock[0])
+    shown = loggers.Meter(1000, "frames", "made train", done=100, seeds=2)
     assert shown.left() == "?"
     with shown.shown():
         clock[0] += 10
@@ -38,7 +38,7 @@ def test_training_is_shown_in_lines_and_as_a_table(capsys, monkeypatch):
 
 def test_what_was_done_before_says_nothing_of_the_speed(capsys, monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(loggers.time, "monotonic", lambda: clock[0])
     with Meter(1000, "iterations").shown() as meter:
         clock[0] += 10
         meter.add(400, made=False)
@@ -52,7 +52,7 @@ def test_what_was_done_before_says_nothing_of_the_speed(capsys, monkeypatch):
 
 
 def test_no_last_line_is_printed_of_what_failed(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", float("inf"))
+    monkeypatch.setattr(loggers, "SECONDS_BETWEEN_LINES", float("inf"))
     with pytest.raises(ValueError), Meter(10, "iterations").shown() as meter:
         meter.add(5)
         raise ValueError

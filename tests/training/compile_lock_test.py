@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from made.training import compile_cache, sharding
+from made.training import sharding
 from made.training.backends import control_learner, control_tasks
 from made.training.backends.control_learner import CompiledOnce, ControlLearner
 
@@ -55,21 +55,21 @@ def test_one_waits_until_the_other_is_done_or_dead(monkeypatch, other):
             other.wait()
 
     monkeypatch.setattr(time, "sleep", sleep)
-    with compile_cache.compile_lock():
+    with sharding.compile_lock():
         assert len(turns) == 3, "it has the lock once nobody else has"
 
 
 def test_who_compiles_keeps_others_out_and_lets_them_in_again(beside_a_gpu):
     tried = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     ask = lambda: subprocess.run([sys.executable, "-c", tried, str(beside_a_gpu / ".compiling")], capture_output=True)  # noqa: E731
-    with compile_cache.compile_lock():
+    with sharding.compile_lock():
         assert b"BlockingIOError" in ask().stderr
     assert ask().returncode == 0
 
 
 def test_nobody_waits_for_ever(monkeypatch, other):
-    monkeypatch.setattr(compile_cache, "LONGEST", 0.0)
-    with compile_cache.compile_lock():
+    monkeypatch.setattr(sharding, "LOCK_S", 0.0)
+    with sharding.compile_lock():
         assert other.poll() is None
 
 
@@ -78,7 +78,7 @@ def test_an_interruption_ends_the_waiting(monkeypatch, other):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", interrupted)
-    with pytest.raises(KeyboardInterrupt), compile_cache.compile_lock():
+    with pytest.raises(KeyboardInterrupt), sharding.compile_lock():
         pytest.fail("it has no lock")
 
 
@@ -86,9 +86,9 @@ def test_a_thread_gives_up_once_the_others_are_over(other):
     over, heard = threading.Event(), []
 
     def wait() -> None:
-        compile_cache.cancel_on(over)
+        sharding.cancel_on(over)
         try:
-            with compile_cache.compile_lock():
+            with sharding.compile_lock():
                 heard.append("compiled")
         except KeyboardInterrupt:
             heard.append("gave up")
@@ -102,14 +102,14 @@ def test_a_thread_gives_up_once_the_others_are_over(other):
 
 def test_threads_of_seeds_are_told_when_they_are_over(monkeypatch):
     told = []
-    monkeypatch.setattr(compile_cache, "cancel_on", told.append)
+    monkeypatch.setattr(sharding, "cancel_on", told.append)
     control_tasks.in_threads(lambda part, i: None, 3, 2, threads=True)
     assert len(told) == 3 and len(set(told)) == 1 and told[0].is_set()
 
 
 def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(beside_a_gpu):
     lock = beside_a_gpu / ".compiling"
-    with compile_cache.compile_lock():
+    with sharding.compile_lock():
         mine = [int(one.name) for one in Path("/proc/self/fd").iterdir() if os.path.realpath(one) == str(lock)]
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=mine)
     try:
@@ -124,7 +124,7 @@ def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(beside_a_gpu
 def test_a_folder_that_cannot_be_written_to_stops_nobody(monkeypatch, beside_a_gpu):
     (beside_a_gpu / "file").write_text("")
     jax.config.update("jax_compilation_cache_dir", str(beside_a_gpu / "file" / "below"))
-    with compile_cache.compile_lock():
+    with sharding.compile_lock():
         assert [one.name for one in beside_a_gpu.iterdir()] == ["file"]
 
 
@@ -134,11 +134,11 @@ def test_on_a_cpu_and_without_a_folder_nothing_is_locked(monkeypatch, other, bes
 
     monkeypatch.setattr(time, "sleep", never)
     jax.config.update("jax_compilation_cache_dir", None)
-    with compile_cache.compile_lock():
+    with sharding.compile_lock():
         assert other.poll() is None, "while another process holds the lock"
     jax.config.update("jax_compilation_cache_dir", str(beside_a_gpu))
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
-    with compile_cache.compile_lock():
+    with sharding.compile_lock():
         assert other.poll() is None
 
 

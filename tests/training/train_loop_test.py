@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from made.core import safe_files
-from made.training import checkpoint, checkpoint_file, loggers, memory, nan_check, run_dir
+from made.training import checkpoint, checkpoint_file, loggers, memory, run_dir, train_loop
 from made.training.backends import compiled_envs
 from tests.reliability import damage, processes
 
@@ -36,7 +36,7 @@ ROW = {"return": np.array([np.nan, 1.0]), "episodes": np.array([0.0, 3.0]), "los
 
 def looked(tmp_path, state, bad=GOOD, began=None, **scalars):
     began = State({"w": jnp.ones(3)}) if began is None else began
-    return nan_check.NaNCheck(Asked(), began, tmp_path).look(bad, {**ROW, **scalars}, state, 6)  # type: ignore[arg-type]
+    return train_loop.NaNCheck(Asked(), began, tmp_path).check(bad, {**ROW, **scalars}, state, 6)  # type: ignore[arg-type]
 
 
 def test_what_is_finite_passes_and_so_does_a_row_without_an_episode(tmp_path):
@@ -184,12 +184,12 @@ def test_memory_that_a_container_grants_counts(tmp_path):
     table.write_text("4:memory:/box\n3:cpu:/\n0::/slice\n")
     (root / "memory" / "box").mkdir(parents=True)
     (root / "slice").mkdir()
-    assert memory.left_of_share(root, table) is None
+    assert memory.left_in_cgroup(root, table) is None
     for name, x in {"limit_in_bytes": "5000", "usage_in_bytes": "2000", "stat": "cache 9\ninactive_file 500"}.items():
         (root / "memory" / "box" / f"memory.{name}").write_text(x)
-    assert memory.left_of_share(root, table) == 3500
+    assert memory.left_in_cgroup(root, table) == 3500
     for name, x in {"max": "1000", "current": "900", "stat": "inactive_file 0"}.items():
         (root / "slice" / f"memory.{name}").write_text(x)
-    assert memory.left_of_share(root, table) == 100
+    assert memory.left_in_cgroup(root, table) == 100
     (root / "slice" / "memory.max").write_text("max")
-    assert memory.left_of_share(root, table) == 3500
+    assert memory.left_in_cgroup(root, table) == 3500
