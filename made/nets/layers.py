@@ -62,6 +62,46 @@ def glorot_dense(inputs: int, outputs: int, key: Key[Array, ""]) -> Dense:
     return Dense(glorot(key, (inputs, outputs)), jnp.zeros(outputs))
 
 
+def padded_size(dtype: Any) -> int:
+    """The number that the sides of a matmul should be multiples of."""
+    return EVEN if jax.default_backend() != "cpu" and jnp.dtype(dtype) == jnp.bfloat16 else 1
+
+
+class PaddedDense(eqx.Module):
+    """A dense layer with its weights cast once and padded with zeros, for use within a loop."""
+
+    weight: Float[Array, "i+ o+"]
+    bias: Float[Array, " o"]
+
+    @classmethod
+    def of(cls, layer: Dense, dtype: Any) -> "PaddedDense":
+        """The same layer."""
+        return cls(pad_axis(pad_axis(layer.weight.astype(dtype), dtype, 0), dtype, 1), layer.bias)
+
+    def __call__(self, x: Float[Array, "*b i"], dtype: Any = None) -> Float[Array, "*b o"]:
+        """x W + b; the weights have their dtype already."""
+        del dtype
+        x = pad_axis(x.astype(self.weight.dtype), self.weight.dtype, x.ndim - 1)
+        return (x @ self.weight).astype(jnp.float32)[..., : self.bias.size] + self.bias
+
+
+def padded_dense(tree: PyTree, dtype: Any) -> Any:
+    """The tree with every `Dense` as a `PaddedDense`."""
+    is_layer = lambda x: isinstance(x, Dense)  # noqa: E731
+    return jax.tree.map(lambda x: PaddedDense.of(x, dtype) if is_layer(x) else x, tree, is_leaf=is_layer)
+
+
+def pad_axis(tree: PyTree, dtype: Any, axis: int) -> Any:
+    """Arrays padded with zeros along an axis, up to the next multiple of `padded_size`."""
+    side = padded_size(dtype)
+
+    def fill(x: Array) -> Array:
+        more = -x.shape[axis] % side
+        return jnp.pad(x, [(0, more if i == axis else 0) for i in range(x.ndim)]) if more else x
+
+    return jax.tree.map(fill, tree)
+
+
 @jax.custom_vjp
 def rounded_product(x: Float[Array, "b i"], weight: Float[Array, "i o"]) -> Float[Array, "b o"]:
     """x W in the dtype of x with a float32 result; the backward pass rounds its cotangent to the dtype of x as well.
