@@ -62,11 +62,6 @@ def glorot_dense(inputs: int, outputs: int, key: Key[Array, ""]) -> Dense:
     return Dense(glorot(key, (inputs, outputs)), jnp.zeros(outputs))
 
 
-def padded_size(dtype: Any) -> int:
-    """The number that the sides of a matmul should be multiples of."""
-    return EVEN if jax.default_backend() != "cpu" and jnp.dtype(dtype) == jnp.bfloat16 else 1
-
-
 class PaddedDense(eqx.Module):
     """A dense layer with its weights cast once and padded with zeros, for use within a loop."""
 
@@ -92,8 +87,8 @@ def padded_dense(tree: PyTree, dtype: Any) -> Any:
 
 
 def pad_axis(tree: PyTree, dtype: Any, axis: int) -> Any:
-    """Arrays padded with zeros along an axis, up to the next multiple of `padded_size`."""
-    side = padded_size(dtype)
+    """Arrays padded with zeros along an axis, up to the next multiple of what makes a matmul of that dtype fast."""
+    side = EVEN if jax.default_backend() != "cpu" and jnp.dtype(dtype) == jnp.bfloat16 else 1
 
     def fill(x: Array) -> Array:
         more = -x.shape[axis] % side
@@ -111,17 +106,13 @@ def rounded_product(x: Float[Array, "b i"], weight: Float[Array, "i o"]) -> Floa
     return jnp.matmul(x, weight.astype(x.dtype), preferred_element_type=jnp.float32)
 
 
-def _rounded_forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
-    return rounded_product(x, weight), (x, weight)
-
-
 def _rounded_backward(factors: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
     x, weight = factors
     grad = grad.astype(x.dtype)
     return grad @ weight.astype(x.dtype).T, jnp.matmul(x.T, grad, preferred_element_type=jnp.float32)
 
 
-rounded_product.defvjp(_rounded_forward, _rounded_backward)
+rounded_product.defvjp(lambda x, weight: (rounded_product(x, weight), (x, weight)), _rounded_backward)
 
 
 class Linear(eqx.nn.Linear):
@@ -153,7 +144,7 @@ class MLP(eqx.Module):
         *,
         key: Key[Array, ""],
         activation: Activation = jax.nn.relu,
-        layer: Callable[[int, int, Key[Array, ""]], Any] = Linear,
+        layer: Callable = Linear,
     ):
         if len(sizes) < 2 or min(sizes) < 1:
             raise ValueError(f"MLP needs an input and an output size, all positive, got {tuple(sizes)}.")
@@ -237,7 +228,7 @@ def to_pixels(x: Shaped[Array, "i j n"], side: int) -> Shaped[Array, "h w c"]:
 class Encoder(eqx.Module):
     """Features of an observation: every leaf as a vector, all concatenated, one dense layer.
 
-    discrete values -> one-hot; vectors as they are; images [h, w, c] (bytes over their largest value) -> convolutions.
+    discrete values -> one-hot; vectors as they are; images [h, w, c] of at least 7 pixels a side -> convolutions.
     """
 
     convolutions: tuple[ConvNet | None, ...]
@@ -249,33 +240,26 @@ class Encoder(eqx.Module):
         if not leaves or not all(isinstance(leaf, Space) for leaf in leaves):
             raise ValueError(f"Encoder needs a Space or a tree of them, got {spaces!r}.")
         k_dense, *keys = jax.random.split(key, len(leaves) + 1)
-        self.convolutions = tuple(convolutions_for(leaf, k) for leaf, k in zip(leaves, keys, strict=True))
+        is_image = [leaf.n is None and len(leaf.shape) == 3 and min(leaf.shape[:2]) >= 7 for leaf in leaves]
+        self.convolutions = tuple(
+            ConvNet((leaf.shape[-1], 32, 32), key=k, strides=(2, 1)) if image else None
+            for leaf, image, k in zip(leaves, is_image, keys, strict=True)
+        )
         self.spaces = tuple(leaves)
         blank = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
-        inputs = jax.eval_shape(lambda obs: side_by_side(obs, self.spaces, self.convolutions), blank).shape[0]
-        self.dense = Linear(inputs, width, k_dense)
+        self.dense = Linear(jax.eval_shape(lambda obs: self._vector(obs), blank).size, width, k_dense)
+
+    def _vector(self, obs: PyTree) -> Float[Array, " i"]:
+        leaves = zip(jax.tree.leaves(obs), self.spaces, self.convolutions, strict=True)
+        return jnp.concatenate([as_vector(x, space, net) for x, space, net in leaves])
 
     def __call__(self, obs: PyTree) -> Float[Array, " features"]:
-        return jax.nn.relu(self.dense(side_by_side(obs, self.spaces, self.convolutions)))
+        return jax.nn.relu(self.dense(self._vector(obs)))
 
     @property
     def size(self) -> int:
         """The number of features."""
         return int(self.dense.out_features)
-
-
-def convolutions_for(space: Space, key: Key[Array, ""]) -> ConvNet | None:
-    """Two convolutions for an image of at least 7 pixels a side; None otherwise."""
-    image = space.n is None and len(space.shape) == 3 and min(space.shape[:2]) >= 7
-    return ConvNet((space.shape[-1], 32, 32), key=key, strides=(2, 1)) if image else None
-
-
-def side_by_side(
-    obs: PyTree, spaces: tuple[Space, ...], convolutions: tuple[ConvNet | None, ...]
-) -> Float[Array, " i"]:
-    """Every leaf as a vector, concatenated."""
-    leaves = zip(jax.tree.leaves(obs), spaces, convolutions, strict=True)
-    return jnp.concatenate([as_vector(x, space, net) for x, space, net in leaves])
 
 
 def as_vector(x: Array, space: Space, convolutions: ConvNet | None = None) -> Float[Array, " i"]:

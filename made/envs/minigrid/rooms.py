@@ -65,25 +65,6 @@ def shuffle(words: UInt32[Array, " m"]) -> list[Int[Array, ""]]:
     return order
 
 
-def threefry(
-    seed: tuple[Array, Array], a: UInt32[Array, " B"], b: UInt32[Array, " B"], rounds: int = 13
-) -> tuple[Array, Array]:
-    """Two random words for each pair of counters: Threefry-2x32, whose 13 rounds are the least that pass BigCrush.
-
-    `jax.random` numbers its draws by their place in an array; here the counters say what they are for.
-    """
-    keys = (seed[0], seed[1], seed[0] ^ seed[1] ^ np.uint32(0x1BD11BDA))
-    a, b = a + keys[0], b + keys[1]
-    for i in range(rounds):
-        turn = (13, 15, 26, 6, 17, 29, 16, 24)[i % 8]
-        a = a + b
-        b = ((b << turn) | (b >> (32 - turn))) ^ a
-        if i % 4 == 3:
-            n = i // 4 + 1
-            a, b = a + keys[n % 3], b + keys[(n + 1) % 3] + np.uint32(n)
-    return a, b
-
-
 class RoomGrid(eqx.Module):
     """`rows` x `columns` rooms that share their walls. Room (i, j) is in column i and row j, as in the package."""
 
