@@ -40,20 +40,19 @@ class MultiRoom(Maker):
     """`rooms` rooms, each with sides of 4 to `largest` cells: MiniGrid-MultiRoom-N{rooms}-S{largest}-v0."""
 
     rooms: int = eqx.field(static=True)
-    largest: int = eqx.field(static=True)
-    max_steps: int = eqx.field(static=True)
+    largest: int = eqx.field(static=True, default=10)
+    max_steps: int = eqx.field(static=True, default=None)  # None: 20 for each room
     width: int = eqx.field(static=True, init=False, default=SIDE)
     height: int = eqx.field(static=True, init=False, default=SIDE)
 
-    def __init__(self, rooms: int, largest: int = 10, max_steps: int | None = None):
-        if not 2 <= rooms <= 16 or not SMALLEST <= largest <= 18:
+    def __post_init__(self):
+        if not 2 <= self.rooms <= 16 or not SMALLEST <= self.largest <= 18:
             raise ValueError(
                 f"MultiRoom takes 2 to 16 rooms with sides of at most 4 to 18 cells, walls included; "
-                f"it was given rooms={rooms}, largest={largest}."
+                f"it was given rooms={self.rooms}, largest={self.largest}."
             )
-        self.rooms = rooms
-        self.largest = largest
-        self.max_steps = 20 * rooms if max_steps is None else max_steps
+        if self.max_steps is None:
+            self.max_steps = 20 * self.rooms
 
     def levels(self, key: Key[Array, ""], n: int) -> Level:
         k_rooms, k_rest = jax.random.split(key)

@@ -133,22 +133,12 @@ def _turn(room):
     return ((room >> 12) & _HALF) | ((room & _HALF) << 12)
 
 
-def sides(room: UInt32[Array, "*b"]) -> tuple[Array, Array, Array, Array]:
-    """(left, right, top, bottom) of rooms."""
-    left, top = room & _FIELD, (room >> 12) & _FIELD
-    return left, _FIELD - ((room >> 6) & _FIELD), top, _FIELD - ((room >> 18) & _FIELD)
-
-
-def doors(room: UInt32[Array, "*b"]) -> tuple[Array, Array]:
-    """(wall, place along it) of the doors by which rooms are entered."""
-    return (room >> 29) & Word(3), (room >> 24) & _FIELD
-
-
 def furnish(chain: UInt32[Array, "R n"], words: UInt32[Array, "R+4 n"]) -> Level:
     """The levels of these chains of rooms: walls, doors of colors that change from one to the next, agent and goal."""
     rooms, n = chain.shape
-    left, right, top, bottom = sides(chain)
-    wall, along = doors(chain)
+    left, top, along = (chain >> shift & _FIELD for shift in (0, 12, 24))
+    right, bottom = (_FIELD - (chain >> shift & _FIELD) for shift in (6, 18))
+    wall = chain >> 29 & Word(3)
     door_x = jnp.where(wall == LEFT, left, jnp.where(wall == RIGHT, right - Word(1), along))
     door_y = jnp.where(wall == UP, top, jnp.where(wall == DOWN, bottom - Word(1), along))
     turns = jnp.concatenate([pick(words[:1], 6), 1 + pick(words[1 : rooms - 1], 5)])

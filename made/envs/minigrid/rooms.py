@@ -81,12 +81,6 @@ class RoomGrid(eqx.Module):
         return (self.room_size - 1) * self.rows + 1
 
     @property
-    def middle(self) -> tuple[int, int]:
-        """Where the package has the agent until it is placed: things that are put into rooms keep away from it."""
-        pitch, half = self.room_size - 1, self.room_size // 2
-        return (self.columns // 2) * pitch + half, (self.rows // 2) * pitch + half
-
-    @property
     def passages(self) -> tuple[tuple[int, int, int], ...]:
         """Every wall between two rooms, as (i, j, side): the room, and RIGHT or DOWN, where the other one is."""
         across = ((i, j, RIGHT) for j in range(self.rows) for i in range(self.columns - 1))
@@ -118,16 +112,6 @@ class RoomGrid(eqx.Module):
             cells.append(y * self.width + x)
         return cells
 
-    def inside(self, i: Number, j: Number) -> Int[Array, " m"]:
-        """The cells of room (i, j) within its walls; i and j may be traced."""
-        pitch = self.room_size - 1
-        y, x = np.mgrid[1:pitch, 1:pitch]
-        return jnp.asarray((j * pitch + y.ravel()) * self.width + i * pitch + x.ravel(), jnp.int32)
-
-    def far(self, cells: Int[Array, " m"], x: Number, y: Number) -> Bool[Array, " m"]:
-        """Which cells are more than one step away from (x, y), the package's `reject_next_to`."""
-        return abs(cells % self.width - x) + abs(cells // self.width - y) > 1
-
 
 def free(things: Things, cells: Int[Array, " m"]) -> Bool[Array, " m"]:
     """Which cells have none of the things on them."""
@@ -137,13 +121,16 @@ def free(things: Things, cells: Int[Array, " m"]) -> Bool[Array, " m"]:
 def place_in_room(
     grid: RoomGrid, things: Things, i: Number, j: Number, code: Number, word: UInt32[Array, ""]
 ) -> Things:
-    """The things with one more, on a free cell within the walls of room (i, j).
+    """The things with one more, on a free cell within the walls of room (i, j), which may be traced.
 
-    It is not next to the middle of the grid, where the agent counts as being until it is placed.
+    It is not next to the middle of the grid, where the package has the agent until it is placed (`reject_next_to`).
     """
-    cells = grid.inside(i, j)
-    allowed = free(things, cells) & grid.far(cells, *grid.middle)
-    return (*things, (cells[choose(word, allowed)], code))
+    pitch, half = grid.room_size - 1, grid.room_size // 2
+    y, x = np.mgrid[1:pitch, 1:pitch]
+    cells = jnp.asarray((j * pitch + y.ravel()) * grid.width + i * pitch + x.ravel(), jnp.int32)
+    middle_x, middle_y = (n // 2 * pitch + half for n in (grid.columns, grid.rows))
+    far = abs(cells % grid.width - middle_x) + abs(cells // grid.width - middle_y) > 1
+    return (*things, (cells[choose(word, free(things, cells) & far)], code))
 
 
 def put(things: Things, cell: Number, code: Number) -> Things:
