@@ -10,7 +10,7 @@ from functools import cache
 import jax
 import numpy as np
 
-from made.envs.minigrid import tile_codes, views
+from made.envs.minigrid import dynamics, tile_codes
 from made.envs.minigrid.env import Grid
 from made.envs.minigrid.tile_codes import VIEW, GridState
 
@@ -19,7 +19,6 @@ TILE = 32  # pixels a cell
 _FINER = 3  # how much finer a tile is drawn than shown
 _RGB = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (112, 39, 195), (255, 255, 0), (100, 100, 100))
 _BLACK, _LINE, _ORANGE = (0, 0, 0), (100, 100, 100), (255, 128, 0)
-_AHEAD = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]])
 
 
 class _Canvas:
@@ -136,7 +135,7 @@ def draw(grid: Grid, state: GridState, size: int = TILE, highlight: bool = True)
     return np.concatenate(rows, axis=0)
 
 
-_lit = jax.jit(lambda state, stride: views.lit(views.window(state, stride)), static_argnums=1)
+_lit = jax.jit(lambda state, stride: dynamics.lit(dynamics.window(state, stride)), static_argnums=1)
 
 
 def seen_cells(grid: Grid, state: GridState) -> np.ndarray:
@@ -144,7 +143,7 @@ def seen_cells(grid: Grid, state: GridState) -> np.ndarray:
     height, width = grid.maker.height, grid.maker.width
     seen = np.zeros((height, width), bool)
     lit = np.ones((VIEW, VIEW), bool) if grid.maker.see_through else np.asarray(_lit(state, tile_codes.stride(width)))
-    ahead = _AHEAD[int(state.direction)]
+    ahead = np.array(tile_codes.STEPS[int(state.direction)])
     right = np.array([-ahead[1], ahead[0]])
     for column, row in np.argwhere(lit):
         x, y = np.array([state.x, state.y]) + ahead * (VIEW - 1 - row) + right * (column - VIEW // 2)

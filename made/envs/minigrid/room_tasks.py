@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, UInt32
 
 from made.envs.minigrid import rooms, tile_codes
-from made.envs.minigrid.rooms import NO_WAY, OPEN_WAY, STEPS, RoomGrid, Things, WordMaker, pick
-from made.envs.minigrid.tile_codes import BALL, DOWN, EMPTY, GOAL, KEY, KEYBOX, LOCKED, RIGHT, UP, WALL, Level
+from made.envs.minigrid.rooms import NO_WAY, OPEN_WAY, RoomGrid, Things, WordMaker, pick
+from made.envs.minigrid.tile_codes import BALL, DOWN, EMPTY, GOAL, KEY, KEYBOX, LOCKED, RIGHT, STEPS, UP, WALL, Level
 
 
 def _box(size: int) -> np.ndarray:

@@ -17,13 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, UInt8, UInt32
 
-from made.envs.minigrid.tile_codes import CLOSED, DOWN, EMPTY, LEFT, LOCKED, RIGHT, UP, WALL, Level, Maker
+from made.envs.minigrid.tile_codes import CLOSED, DOWN, EMPTY, LEFT, LOCKED, RIGHT, STEPS, UP, WALL, Level, Maker
 
 Number = Any  # an int, or a traced one
 Things = tuple[tuple[Number, Number], ...]  # (cell, code) each; a cell is counted along the rows of the grid
 
 NOWHERE = np.int32(1 << 20)  # the cell of a thing that is not there
-STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))  # (dx, dy) of RIGHT, DOWN, LEFT, UP
 OPEN_WAY = np.uint32(0)  # in `connect_all`: rooms that are joined already
 NO_WAY = np.uint32(0xFFFFFFFF)  # in `connect_all`: rooms that must not be joined
 
