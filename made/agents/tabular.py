@@ -1,11 +1,12 @@
 """The agents of the tabular studies (Section 4.1): value iteration and PPO on the empirical model, and Q-learning."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Float, Key
 
 from made.core import Agent, RewardFn, Transition, state_action_grid, table_sizes, trees
 from made.core.config import AT_LEAST_ZERO, COUNT, FINITE, POSITIVE, SHARE, check_numbers
@@ -37,27 +38,21 @@ def observe(model: EmpiricalModel, batch: Transition) -> EmpiricalModel:
     )
 
 
-class Planning(NamedTuple):
-    """M^k: the estimated transitions, the reward r_k on every pair, and which pairs were ever tried."""
+def planning_problem(
+    agent: Any, model: EmpiricalModel, reward_fn: RewardFn, value: Float[Array, " S"]
+) -> Callable[[Float[Array, " S"]], Float[Array, "S A"]]:
+    """One sweep, Q = min(r_k + gamma P_k V, V_max), as a function of V. A pair never tried keeps its initial value.
 
-    P: Float[Array, "S A S"]
-    r_k: Float[Array, "S A"]
-    tried: Bool[Array, "S A"]
-
-
-def planning_problem(model: EmpiricalModel, reward_fn: RewardFn, value: Float[Array, " S"]) -> Planning:
-    """Line 5 of Algorithm 1 on the empirical model: P_k = N(s,a,s')/N(s,a) and r_k = mean reward + tau_k bonus."""
+    Line 5 of Algorithm 1 on the empirical model: P_k = N(s,a,s')/N(s,a) and r_k = mean reward + tau_k bonus.
+    """
     n = jnp.maximum(model.pairs, 1.0)
-    grid = state_action_grid(*model.pairs.shape, reward=model.rewards / n)
-    return Planning(model.triples / n[..., None], reward_fn(grid, value=value), model.pairs > 0)
+    P = model.triples / n[..., None]
+    r_k = reward_fn(state_action_grid(*model.pairs.shape, reward=model.rewards / n), value=value)
 
+    def backup(v: Float[Array, " S"]) -> Float[Array, "S A"]:
+        return jnp.where(model.pairs > 0, jnp.minimum(r_k + agent.gamma * P @ v, agent.v_max), agent.initial)
 
-def backup(
-    problem: Planning, v: Float[Array, " S"], gamma: Number, v_max: Number, initial: Number
-) -> Float[Array, "S A"]:
-    """One sweep, Q = min(r_k + gamma P_k V, V_max); a pair never tried keeps its initial value."""
-    q = jnp.minimum(problem.r_k + gamma * problem.P @ v, v_max)
-    return jnp.where(problem.tried, q, initial)
+    return backup
 
 
 def epsilon_greedy(q: Float[Array, " A"], epsilon: Number, key: Key[Array, ""]) -> Array:
@@ -114,10 +109,10 @@ class ValueIteration(Agent):
 
     def update(self, state, batch, reward_fn, key):
         seen = observe(state.model, batch)
-        problem = planning_problem(seen, reward_fn, self.values(state))
+        backup = planning_problem(self, seen, reward_fn, self.values(state))
 
         def sweep(q: Array, _) -> tuple[Array, None]:
-            new = backup(problem, q.max(-1), self.gamma, self.v_max, self.initial)
+            new = backup(q.max(-1))
             return jnp.where(self.monotone > 0, jnp.minimum(new, q), new), None
 
         q, _ = jax.lax.scan(sweep, state.q, None, self.sweeps)
@@ -166,11 +161,11 @@ class ModelPPO(Agent):
 
     def update(self, state, batch, reward_fn, key):
         seen = observe(state.model, batch)
-        problem = planning_problem(seen, reward_fn, self.values(state))
+        backup = planning_problem(self, seen, reward_fn, self.values(state))
         policy = jax.nn.softmax(state.logits)
 
         def sweep(q: Array, _) -> tuple[Array, None]:
-            return backup(problem, (policy * q).sum(-1), self.gamma, self.v_max, self.initial), None
+            return backup((policy * q).sum(-1)), None
 
         q, _ = jax.lax.scan(sweep, state.q, None, self.sweeps)
         logits = state.logits + self.alpha * q
