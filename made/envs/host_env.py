@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from made.core import Environment, Space, Spec
 from made.core.plugins import install
-from made.envs.minigrid import GRIDS
+from made.envs.minigrid import grid_ids
 
 SOURCES = ("gym", "envpool")
 
@@ -177,5 +177,4 @@ def hosted(name: str) -> Hosted | None:
     source, colon, task = name.partition(":")
     if not colon or source not in SOURCES:
         return None
-    full = task if task.startswith("MiniGrid-") else f"MiniGrid-{task}"
-    return Hosted(source, next((id for id in (full, f"{full}-v0") if id in GRIDS), task))
+    return Hosted(source, grid_ids().get(task.removeprefix("MiniGrid-"), task))

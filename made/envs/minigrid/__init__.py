@@ -89,7 +89,8 @@ def grid_ids() -> dict[str, str]:
 
 
 def make_grid(task: str, **options: Any) -> Grid:
-    """The environment with this id, for instance "MiniGrid-MultiRoom-N7-S8-v0"; `options` are those of `Grid`."""
-    if task not in GRIDS:
-        raise ValueError(f"There is no grid {task!r}.{suggest(task, list(GRIDS))}")
-    return GRIDS[task](**options)
+    """The environment of this name, such as "MiniGrid-MultiRoom-N7-S8-v0"; `options` are those of `Grid`."""
+    ids = grid_ids()
+    if task not in ids:
+        raise ValueError(f"There is no grid {task!r}.{suggest(task, list(ids))}")
+    return GRIDS[ids[task]](**options)
