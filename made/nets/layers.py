@@ -144,7 +144,7 @@ class MLP(eqx.Module):
         *,
         key: Key[Array, ""],
         activation: Activation = jax.nn.relu,
-        layer: Callable = Linear,
+        layer: Any = Linear,
     ):
         if len(sizes) < 2 or min(sizes) < 1:
             raise ValueError(f"MLP needs an input and an output size, all positive, got {tuple(sizes)}.")

@@ -6,7 +6,6 @@ iterations (K + 1 policies) against the maximum of L_{K+1}.
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -16,10 +15,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from made.core.config import AT_LEAST_ZERO, POSITIVE, SHARE, check_numbers
 from made.tabular.mdp import MDP, check_policy, concrete, greedy_policy, uniform_policy
-from made.tabular.objective import Density, J, L_made, Scalar, reward_made
+from made.tabular.objective import Density, J, L_made, Number, Objective, Scalar, reward_made
 from made.tabular.solve import occupancy, policy_from_occupancy, policy_iteration
-
-Number = Scalar | float
 
 
 class Mixture(NamedTuple):
@@ -135,7 +132,7 @@ class Algorithm1(eqx.Module):
         """tau_k = tau / k^c, Theorem 1."""
         return self.tau / k.astype(jnp.zeros(0).dtype) ** self.c
 
-    def objective(self, mdp: MDP, mixture: Mixture) -> Callable[[Density], Scalar]:
+    def objective(self, mdp: MDP, mixture: Mixture) -> Objective:
         """L_k as a function of d, with the cover and temperature of this mixture's k."""
         return lambda d: L_made(mdp, d, mixture.cover, self.tau_k(mixture.k), self.lam)
 

@@ -57,7 +57,7 @@ def with_ends(seed: int, length: int = 12):
 def bootstrapped(log_ratio, reward, value, bootstrap, terminated, truncated, final_value):
     given = (log_ratio, reward, 0.9 * ~terminated, value, bootstrap, truncated, final_value)
     *given, truncated, final_value = (jnp.asarray(x, None if x.dtype == bool else jnp.float32) for x in given)
-    return vtrace(*given, final=(truncated, final_value))
+    return vtrace(*given, last=(truncated, final_value))
 
 
 def test_a_truncated_step_bootstraps_from_its_final_value_as_in_a_loop():
