@@ -11,6 +11,7 @@ from made.core import Transition
 Steps = Float[Array, "T *b"]
 Ends = Bool[Array, "T *b"]
 Number = float | Array
+Last = tuple[Ends, Steps] | None  # which steps were truncated, and the values of their last observations
 
 
 def check_heads(agent: Any) -> None:
@@ -44,9 +45,6 @@ def accumulate(x: Steps, weight: Steps) -> Steps:
     return jax.lax.associative_scan(compose, (x, weight), reverse=True)[0]
 
 
-Last = tuple[Ends, Steps] | None
-
-
 class VTrace(NamedTuple):
     """Targets of the values, and advantages of the actions."""
 
@@ -55,13 +53,7 @@ class VTrace(NamedTuple):
 
 
 def vtrace(
-    log_ratio: Steps,
-    reward: Steps,
-    discount: Steps,
-    value: Steps,
-    bootstrap: Array,
-    last: Last = None,
-    rho: float = 1.0,
+    log_ratio: Steps, reward: Steps, discount: Steps, value: Steps, bootstrap: Array, last: Last = None, rho: float = 1
 ) -> VTrace:
     """The targets of Espeholt et al., "IMPALA" (2018), Section 4.1.
 
@@ -88,14 +80,7 @@ def vtrace(
 
 
 def gae(
-    reward: Steps,
-    value: Steps,
-    next_value: Steps,
-    terminated: Ends,
-    done: Ends,
-    *,
-    discount: Number,
-    gae_lambda: Number,
+    reward: Steps, value: Steps, next_value: Steps, terminated: Ends, done: Ends, discount: Number, gae_lambda: Number
 ) -> Steps:
     """The advantages of Schulman et al., "High-Dimensional Continuous Control Using GAE" (2016), Eq. (16).
 

@@ -139,12 +139,7 @@ class MLP(eqx.Module):
     activation: Activation = eqx.field(static=True)
 
     def __init__(
-        self,
-        sizes: Sequence[int],
-        *,
-        key: Key[Array, ""],
-        activation: Activation = jax.nn.relu,
-        layer: Any = Linear,
+        self, sizes: Sequence[int], *, key: Key[Array, ""], activation: Activation = jax.nn.relu, layer: Any = Linear
     ):
         if len(sizes) < 2 or min(sizes) < 1:
             raise ValueError(f"MLP needs an input and an output size, all positive, got {tuple(sizes)}.")
