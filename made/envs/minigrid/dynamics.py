@@ -8,13 +8,14 @@ by row from the agent outwards. A row of cells is a 7-bit mask, so a row's shado
 128 x 128 entries (light that arrives, cells that let it through).
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, UInt8, UInt32
+from jaxtyping import Array, Bool, Int, Key, UInt8, UInt32
 
+from made.core import Step
 from made.envs.minigrid import tile_codes
 from made.envs.minigrid.tile_codes import VIEW, GridState
 
@@ -49,14 +50,6 @@ _CELLS, _HANDS = _rules()
 _MOVE_X, _MOVE_Y = np.pad(np.array(tile_codes.STEPS, np.int32).T, ((0, 0), (4, 0)))
 
 
-class Outcome(NamedTuple):
-    """What a step is worth and whether it ends the episode."""
-
-    reward: Float[Array, ""]
-    terminated: Bool[Array, ""]
-    truncated: Bool[Array, ""]
-
-
 def look_up(table: np.ndarray, index: Array) -> Array:
     """`table[index]` for an index that is known to be in range."""
     return jnp.asarray(table).at[index].get(mode="promise_in_bounds")
@@ -64,8 +57,8 @@ def look_up(table: np.ndarray, index: Array) -> Array:
 
 def act(
     state: GridState, action: Int[Array, ""], stride: int, max_steps: int | Int[Array, ""]
-) -> tuple[GridState, Outcome]:
-    """One action of one agent. Reward of a success at step t: 1 - 0.9 t / max_steps."""
+) -> tuple[GridState, Step]:
+    """One action of one agent, without an observation. Reward of a success at step t: 1 - 0.9 t / max_steps."""
     action, facing = action.astype(jnp.int32), state.direction.astype(jnp.int32)
     step_x, step_y = (_of_four(facing, *steps) for steps in zip(*tile_codes.STEPS, strict=True))
     ahead_x, ahead_y = state.x.astype(jnp.int32) + step_x, state.y.astype(jnp.int32) + step_y
@@ -80,7 +73,7 @@ def act(
     won = (forward & (cell == tile_codes.GOAL)) | ((action == PICK_UP) & (carrying == state.target))
     steps = state.steps + 1
     reward = jnp.where(won, 1 - 0.9 * (steps / max_steps), 0.0).astype(jnp.float32)
-    outcome = Outcome(reward, won | (forward & (cell == tile_codes.LAVA)), steps >= max_steps)
+    outcome = Step((), reward, won | (forward & (cell == tile_codes.LAVA)), steps >= max_steps)
     following = GridState(
         grid=state.grid.at[index].set(new, mode="promise_in_bounds", unique_indices=True, indices_are_sorted=True),
         x=state.x + look_up(_MOVE_X, move).astype(state.x.dtype),

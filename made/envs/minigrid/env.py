@@ -84,7 +84,7 @@ class Grid(Environment):
         if self.noisy_tv:
             tinted = dynamics.recolor_balls(following, key)
             following = jax.tree.map(lambda a, b: jnp.where(noise, a, b), tinted, following)
-        return following, Step(self.observe(following), *outcome)
+        return following, outcome._replace(obs=self.observe(following))
 
     def observe(self, state: GridState) -> PyTree:
         """What is seen of one state."""
