@@ -133,12 +133,12 @@ class IMPALA(Agent):
         log_prob = jnp.take_along_axis(log_pi, batch.action[..., None], -1)[..., 0]
         log_ratio = jax.lax.stop_gradient(log_prob - batch.extras.log_prob)
         discount = jnp.stack([self.discount, self.discount_intrinsic][: self.heads])
-        ends, truncated, final = batch.terminated | batch.truncated, None, None
+        ends, last = batch.terminated | batch.truncated, None
         if self.bootstrap_truncated:
-            ends, truncated = batch.terminated, self._by_head(batch.truncated)
-            final = jax.lax.stop_gradient(net).successor_values(first, batch, fresh)
+            successors = jax.lax.stop_gradient(net).successor_values(first, batch, fresh)
+            ends, last = batch.terminated, (self._by_head(batch.truncated), successors)
         discount = discount * ~self._by_head(ends)
-        aim = vtrace(log_ratio[..., None], rewards, discount, value, bootstrap, truncated=truncated, final_value=final)
+        aim = vtrace(log_ratio[..., None], rewards, discount, value, bootstrap, last)
         aim = jax.tree.map(jax.lax.stop_gradient, aim)
         parts = {
             "policy_loss": -(log_prob * aim.advantage.sum(-1)),

@@ -69,12 +69,6 @@ class Layout(eqx.Module):
         parts = {"lstm": 2, "gru": 1}.get(self.memory, 0)
         return tuple((jnp.zeros(self.width),) * parts for _ in range(self.layers if parts else 0))
 
-    def without_memory(self) -> "Layout":
-        """The same with a dense layer of the same width for the recurrent core."""
-        return Layout(
-            self.channels, self.strides, (*self.dense, self.width), "", inputs=self.inputs, precision=self.precision
-        )
-
 
 LAYOUTS = {
     "small": Layout((16, 32), (2, 2)),  # for CPUs: 140,000 multiplications a frame; Layout() has 246,000
@@ -82,7 +76,8 @@ LAYOUTS = {
     "ride": Layout((32, 32, 32), (2, 2, 2), (1024, 1024), "lstm", 1024, 2),
     "noveld": Layout((32, 128, 512), (1, 2, 2), (1024, 1024), "lstm", 1024, 2),
 }
-LAYOUTS |= {f"{name}-ff": layout.without_memory() for name, layout in LAYOUTS.items()}
+# The same with a dense layer of the same width for the recurrent core.
+LAYOUTS |= {f"{name}-ff": Layout(x.channels, x.strides, (*x.dense, x.width), "") for name, x in LAYOUTS.items()}
 
 
 class PolicyNet(eqx.Module):

@@ -178,10 +178,9 @@ class PPO(Agent):
             part = jax.tree.map(lambda x: x[:, index], samples)
             carry = jax.tree.map(lambda x: x[index], first)
             (_, metrics), gradient = jax.value_and_grad(self.loss, has_aux=True)(params, part, carry)
-            if self.target_kl is not None:
-                stopped = stopped | (metrics["approx_kl"] > 1.5 * self.target_kl)
             following = descend(self._optimizer(rate), params, gradient, optimizer)
             if self.target_kl is not None:
+                stopped = stopped | (metrics["approx_kl"] > 1.5 * self.target_kl)
                 following = trees.select(stopped, (params, optimizer), following)
             return (*following, stopped), {**metrics, "gradient_norm": optax.tree.norm(gradient)}
 

@@ -8,6 +8,11 @@ from jaxtyping import Array, Bool, Float
 
 from made.core import Transition
 
+Steps = Float[Array, "T *b"]
+Ends = Bool[Array, "T *b"]
+Number = float | Array
+Last = tuple[Ends, Steps] | None  # which steps were truncated, and the values of their last observations
+
 
 def check_heads(agent: Any) -> None:
     """Raise ValueError for another number of values than 1 or 2, or one that is too small for the settings."""
@@ -28,7 +33,7 @@ def split_reward(batch: Transition, reward: Float[Array, "T N"], heads: int) -> 
     return jnp.stack([reward] if heads == 1 else [batch.reward, reward - batch.reward], -1)
 
 
-def accumulate(x: Float[Array, "T *b"], weight: Float[Array, "T *b"]) -> Float[Array, "T *b"]:
+def accumulate(x: Steps, weight: Steps) -> Steps:
     """y_t = x_t + weight_t y_{t+1}, with y_T = 0.
 
     Such linear steps compose, so an associative scan computes them in log T steps rather than T.
@@ -43,63 +48,40 @@ def accumulate(x: Float[Array, "T *b"], weight: Float[Array, "T *b"]) -> Float[A
 class VTrace(NamedTuple):
     """Targets of the values, and advantages of the actions."""
 
-    target: Float[Array, "T *b"]  # v_t
-    advantage: Float[Array, "T *b"]  # times the clipped ratio: what multiplies grad log pi
+    target: Steps  # v_t
+    advantage: Steps  # times the clipped ratio: what multiplies grad log pi
 
 
 def vtrace(
-    log_ratio: Float[Array, "T *b"],
-    reward: Float[Array, "T *b"],
-    discount: Float[Array, "T *b"],
-    value: Float[Array, "T *b"],
-    bootstrap: Float[Array, "*b"],
-    *,
-    truncated: Bool[Array, "T *b"] | None = None,
-    final_value: Float[Array, "T *b"] | None = None,
-    rho: float = 1.0,
-    c: float = 1.0,
-    rho_gradient: float = 1.0,
-    trace: float = 1.0,
+    log_ratio: Steps, reward: Steps, discount: Steps, value: Steps, bootstrap: Array, last: Last = None, rho: float = 1
 ) -> VTrace:
     """The targets of Espeholt et al., "IMPALA" (2018), Section 4.1.
 
         v_t = V_t + delta_t + gamma_t c_t (v_{t+1} - V_{t+1}),   v_T = V_T = bootstrap
         delta_t = rho_t (r_t + gamma_t V_{t+1} - V_t)
-        advantage_t = min(rho_gradient, ratio_t) (r_t + gamma_t v_{t+1} - V_t)
-        rho_t = min(rho, ratio_t),   c_t = trace min(c, ratio_t),   ratio_t = pi(a_t | s_t) / mu(a_t | s_t)
+        advantage_t = c_t (r_t + gamma_t v_{t+1} - V_t)
+        rho_t = min(rho, ratio_t),   c_t = min(1, ratio_t),   ratio_t = pi(a_t | s_t) / mu(a_t | s_t)
 
-    `discount` is gamma_t, 0 where an episode ended at t. With `truncated` and `final_value`, a truncated step
-    bootstraps from final_value_t, the value of the last observation before the reset: V_{t+1} and v_{t+1} are
-    final_value_t there, and c_t is 0. Its gamma_t is then that of any other step; where gamma_t is 0, nothing follows.
+    `discount` is gamma_t, 0 where an episode ended at t. With `last`, which steps were truncated and the values of
+    their last observations before the reset, a truncated step bootstraps from that value: V_{t+1} and v_{t+1} are it,
+    and c_t is 0 in v_t. Its gamma_t is then that of any other step; where gamma_t is 0, nothing follows.
     """
-    ratio = jnp.exp(log_ratio)
-    if (truncated is None) != (final_value is None):
-        raise ValueError("vtrace takes truncated and final_value together: give both, or neither.")
 
-    def shifted(x: Float[Array, "T *b"]) -> Float[Array, "T *b"]:
+    def shifted(x: Steps) -> Steps:
         ahead = jnp.concatenate([x[1:], bootstrap[None]])
-        return ahead if truncated is None or final_value is None else jnp.where(truncated, final_value, ahead)
+        return ahead if last is None else jnp.where(*last, ahead)
 
-    following = shifted(value)
-    delta = jnp.minimum(rho, ratio) * (reward + discount * following - value)
-    keep = discount * trace * jnp.minimum(c, ratio)
-    if truncated is not None:
-        keep = jnp.where(truncated, 0.0, keep)
-
+    ratio = jnp.exp(log_ratio)
+    clipped = jnp.minimum(1.0, ratio)
+    delta = jnp.minimum(rho, ratio) * (reward + discount * shifted(value) - value)
+    keep = discount * clipped if last is None else jnp.where(last[0], 0.0, discount * clipped)
     target = value + accumulate(delta, keep)
-    return VTrace(target, jnp.minimum(rho_gradient, ratio) * (reward + discount * shifted(target) - value))
+    return VTrace(target, clipped * (reward + discount * shifted(target) - value))
 
 
 def gae(
-    reward: Float[Array, "T *b"],
-    value: Float[Array, "T *b"],
-    next_value: Float[Array, "T *b"],
-    terminated: Bool[Array, "T *b"],
-    done: Bool[Array, "T *b"],
-    *,
-    discount: float | Array,
-    gae_lambda: float | Array,
-) -> Float[Array, "T *b"]:
+    reward: Steps, value: Steps, next_value: Steps, terminated: Ends, done: Ends, discount: Number, gae_lambda: Number
+) -> Steps:
     """The advantages of Schulman et al., "High-Dimensional Continuous Control Using GAE" (2016), Eq. (16).
 
         A_t = delta_t + discount gae_lambda (1 - done_t) A_{t+1},   A_T = 0
@@ -117,9 +99,7 @@ def gae(
     return accumulate(reward + discount * ~terminated * next_value - value, discount * gae_lambda * ~done)
 
 
-def lambda_returns(
-    reward: Float[Array, "H *b"], discount: Float[Array, "H *b"], next_value: Float[Array, "H *b"], lam: Array | float
-) -> Float[Array, "H *b"]:
+def lambda_returns(reward: Steps, discount: Steps, next_value: Steps, lam: Number) -> Steps:
     """R_t = r_t + g_t ((1 - lam) v_{t+1} + lam R_{t+1}), with v_{t+1} for R_{t+1} after the last step (Dreamer)."""
 
     def step(after, x):

@@ -1,11 +1,12 @@
 """The agents of the tabular studies (Section 4.1): value iteration and PPO on the empirical model, and Q-learning."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Float, Key
 
 from made.core import Agent, RewardFn, Transition, state_action_grid, table_sizes, trees
 from made.core.config import AT_LEAST_ZERO, COUNT, FINITE, POSITIVE, SHARE, check_numbers
@@ -27,37 +28,30 @@ def empty_model(n_states: int, n_actions: int) -> EmpiricalModel:
     return EmpiricalModel(table, jnp.zeros((n_states, n_actions, n_states)), table)
 
 
-def observe(model: EmpiricalModel, batch: Transition) -> EmpiricalModel:
-    """Add a batch. A successor that ended the episode is left out of `triples`, so it is worth nothing."""
+Backup = Callable[[Float[Array, " S"]], Float[Array, "S A"]]
+
+
+def plan(
+    agent: Any, state: Any, batch: Transition, reward_fn: RewardFn, sweep: Callable[[Backup, Array], Array]
+) -> tuple[EmpiricalModel, Float[Array, "S A"]]:
+    """The model with this batch, and Q after `agent.sweeps` times Q <- sweep(backup, Q).
+
+    Line 5 of Algorithm 1 on the empirical model: P_k = N(s,a,s')/N(s,a) and r_k = mean reward + tau_k bonus. Then
+    backup(V) = min(r_k + gamma P_k V, V_max), where a pair never tried keeps its initial value. A successor that ended
+    the episode is left out of `triples`, so it is worth nothing.
+    """
+    s, a, old = batch.obs, batch.action, state.model
     goes_on = 1.0 - batch.terminated.astype(float)
-    return EmpiricalModel(
-        model.pairs.at[batch.obs, batch.action].add(1.0),
-        model.triples.at[batch.obs, batch.action, batch.next_obs].add(goes_on),
-        model.rewards.at[batch.obs, batch.action].add(batch.reward),
-    )
-
-
-class Planning(NamedTuple):
-    """M^k: the estimated transitions, the reward r_k on every pair, and which pairs were ever tried."""
-
-    P: Float[Array, "S A S"]
-    r_k: Float[Array, "S A"]
-    tried: Bool[Array, "S A"]
-
-
-def planning_problem(model: EmpiricalModel, reward_fn: RewardFn, value: Float[Array, " S"]) -> Planning:
-    """Line 5 of Algorithm 1 on the empirical model: P_k = N(s,a,s')/N(s,a) and r_k = mean reward + tau_k bonus."""
+    pairs, triples = old.pairs.at[s, a].add(1.0), old.triples.at[s, a, batch.next_obs].add(goes_on)
+    model = EmpiricalModel(pairs, triples, old.rewards.at[s, a].add(batch.reward))
     n = jnp.maximum(model.pairs, 1.0)
-    grid = state_action_grid(*model.pairs.shape, reward=model.rewards / n)
-    return Planning(model.triples / n[..., None], reward_fn(grid, value=value), model.pairs > 0)
+    P = model.triples / n[..., None]
+    r_k = reward_fn(state_action_grid(*n.shape, reward=model.rewards / n), value=agent.values(state))
 
+    def backup(v: Float[Array, " S"]) -> Float[Array, "S A"]:
+        return jnp.where(model.pairs > 0, jnp.minimum(r_k + agent.gamma * P @ v, agent.v_max), agent.initial)
 
-def backup(
-    problem: Planning, v: Float[Array, " S"], gamma: Number, v_max: Number, initial: Number
-) -> Float[Array, "S A"]:
-    """One sweep, Q = min(r_k + gamma P_k V, V_max); a pair never tried keeps its initial value."""
-    q = jnp.minimum(problem.r_k + gamma * problem.P @ v, v_max)
-    return jnp.where(problem.tried, q, initial)
+    return model, jax.lax.scan(lambda q, _: (sweep(backup, q), None), state.q, None, agent.sweeps)[0]
 
 
 def epsilon_greedy(q: Float[Array, " A"], epsilon: Number, key: Key[Array, ""]) -> Array:
@@ -113,15 +107,12 @@ class ValueIteration(Agent):
         return carry, epsilon_greedy(state.q[obs], self.epsilon if explore else 0.0, key), ()
 
     def update(self, state, batch, reward_fn, key):
-        seen = observe(state.model, batch)
-        problem = planning_problem(seen, reward_fn, self.values(state))
+        def sweep(backup: Backup, q: Array) -> Array:
+            new = backup(q.max(-1))
+            return jnp.where(self.monotone > 0, jnp.minimum(new, q), new)
 
-        def sweep(q: Array, _) -> tuple[Array, None]:
-            new = backup(problem, q.max(-1), self.gamma, self.v_max, self.initial)
-            return jnp.where(self.monotone > 0, jnp.minimum(new, q), new), None
-
-        q, _ = jax.lax.scan(sweep, state.q, None, self.sweeps)
-        return VIState(seen, q), {"value": q.max(-1).mean()}
+        model, q = plan(self, state, batch, reward_fn, sweep)
+        return VIState(model, q), {"value": q.max(-1).mean()}
 
 
 class PPOState(NamedTuple):
@@ -165,17 +156,11 @@ class ModelPPO(Agent):
         return carry, (drawn if explore else logits.argmax()).astype(jnp.int32), ()
 
     def update(self, state, batch, reward_fn, key):
-        seen = observe(state.model, batch)
-        problem = planning_problem(seen, reward_fn, self.values(state))
         policy = jax.nn.softmax(state.logits)
-
-        def sweep(q: Array, _) -> tuple[Array, None]:
-            return backup(problem, (policy * q).sum(-1), self.gamma, self.v_max, self.initial), None
-
-        q, _ = jax.lax.scan(sweep, state.q, None, self.sweeps)
+        model, q = plan(self, state, batch, reward_fn, lambda backup, q: backup((policy * q).sum(-1)))
         logits = state.logits + self.alpha * q
         logits = logits - logits.max(-1, keepdims=True)  # the same policy, and no overflow in long runs
-        return PPOState(seen, logits, q), {"value": q.max(-1).mean()}
+        return PPOState(model, logits, q), {"value": q.max(-1).mean()}
 
 
 class QState(NamedTuple):

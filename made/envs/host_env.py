@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from made.core import Environment, Space, Spec
 from made.core.plugins import install
-from made.envs.minigrid import GRIDS
+from made.envs.minigrid import grid_ids
 
 SOURCES = ("gym", "envpool")
 
@@ -48,12 +48,8 @@ def spec_of(obs_space: Any, action_space: Any) -> Spec:
     action = action_space if isinstance(action_space, Space) else space_of(action_space)
     if not isinstance(action, Space):
         raise ValueError(f"The action space {action_space} has parts: a bonus reads Discrete, MultiDiscrete or Box.")
-    ours = isinstance(obs_space, Space) or (isinstance(obs_space, dict) and _all_spaces(obs_space))
-    return Spec(obs_space if ours else space_of(obs_space), action)
-
-
-def _all_spaces(tree: Any) -> bool:
-    return all(_all_spaces(x) if isinstance(x, dict) else isinstance(x, Space) for x in tree.values())
+    leaves = jax.tree.leaves(obs_space, is_leaf=lambda x: isinstance(x, Space))
+    return Spec(obs_space if all(isinstance(x, Space) for x in leaves) else space_of(obs_space), action)
 
 
 class HostEnvironment:
@@ -177,5 +173,4 @@ def hosted(name: str) -> Hosted | None:
     source, colon, task = name.partition(":")
     if not colon or source not in SOURCES:
         return None
-    full = task if task.startswith("MiniGrid-") else f"MiniGrid-{task}"
-    return Hosted(source, next((id for id in (full, f"{full}-v0") if id in GRIDS), task))
+    return Hosted(source, grid_ids().get(task.removeprefix("MiniGrid-"), task))

@@ -22,14 +22,13 @@ from made.core import hashing
 from made.core.config import suggest
 from made.core.plugins import needs
 from made.envs.host_env import final_info, replace_rows
-from made.envs.minigrid import GRIDS, MultiRoom, dynamics, make_grid, tile_codes, views
+from made.envs.minigrid import GRIDS, MultiRoom, dynamics, make_grid, tile_codes
 from made.envs.minigrid.env import LARGEST
 
 _COLOR = {name: i for i, name in enumerate(tile_codes.COLORS)}
 _WHOLE = {"wall": tile_codes.WALL, "goal": tile_codes.GOAL, "lava": tile_codes.LAVA}
 _TINTED = {"floor": tile_codes.FLOOR, "key": tile_codes.KEY, "ball": tile_codes.BALL, "box": tile_codes.BOX}
 ROOMS = "MiniGrid-MultiRoom-N6-v0"  # EnvPool's task that takes any number and size of rooms
-AHEAD = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]])  # where right, down, left and up lead
 UNSOLVABLE = (  # seen in 1.2.5 and 1.2.7: docs/training.md
     "Of the MultiRoom levels that EnvPool draws most have no way to the goal: use gym:, the minigrid package."
 )
@@ -120,7 +119,7 @@ class ShowState(gymnasium.Wrapper):
         pose = (np.uint32(x) for x in (*base.agent_pos, base.agent_dir, code_of(base.carrying)))
         blank = np.zeros((), np.int32)
         state = tile_codes.GridState(blank, *pose, blank, blank, self._cells.hash)  # type: ignore[arg-type]
-        return {"image": obs["image"], "hash": np.asarray(views.state_hash(state))}
+        return {"image": obs["image"], "hash": np.asarray(dynamics.state_hash(state))}
 
 
 def rooms_of(task: str) -> MultiRoom | None:
@@ -219,7 +218,7 @@ class EnvPoolGrids(gymnasium.vector.VectorEnv):
         """Note what the deeds of this step have changed in the cells ahead."""
         ahead = _ahead(obs["image"])
         for i in np.flatnonzero(np.isin(actions, DEEDS) & (ahead != self._ahead).any(-1)):
-            x, y = (info["agent_pos"][i] + AHEAD[obs["direction"][i]]).tolist()
+            x, y = (info["agent_pos"][i] + tile_codes.STEPS[obs["direction"][i]]).tolist()
             self._changes[i].see((x, y), self._ahead[i].tobytes(), ahead[i].tobytes())
         self._ahead = ahead
 

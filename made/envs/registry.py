@@ -35,7 +35,7 @@ def make(name: str, **options: Any) -> Any:
     2
     """
     if name in grid_ids():
-        return make_grid(grid_ids()[name], **options)
+        return make_grid(name, **options)
     if name in CONTROL or name in SPARSE:
         return make_control(name, **options)
     if options:

@@ -21,9 +21,7 @@ def linear_decay(rate: float, k: Array, steps: float) -> Float[Array, ""]:
     return rate * jnp.where(steps > 0, jnp.maximum(1 - k / jnp.maximum(steps, 1), 0), 1)
 
 
-def descend(
-    optimizer: optax.GradientTransformation, params: PyTree, gradient: PyTree, state: PyTree
-) -> tuple[PyTree, PyTree]:
+def descend(optimizer: optax.GradientTransformation, params: PyTree, gradient: PyTree, state: PyTree) -> tuple:
     """(parameters, state of the optimizer) after one step."""
     change, state = optimizer.update(gradient, state, params)
     return optax.apply_updates(params, change), state

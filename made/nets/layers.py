@@ -62,6 +62,41 @@ def glorot_dense(inputs: int, outputs: int, key: Key[Array, ""]) -> Dense:
     return Dense(glorot(key, (inputs, outputs)), jnp.zeros(outputs))
 
 
+class PaddedDense(eqx.Module):
+    """A dense layer with its weights cast once and padded with zeros, for use within a loop."""
+
+    weight: Float[Array, "i+ o+"]
+    bias: Float[Array, " o"]
+
+    @classmethod
+    def of(cls, layer: Dense, dtype: Any) -> "PaddedDense":
+        """The same layer."""
+        return cls(pad_axis(pad_axis(layer.weight.astype(dtype), dtype, 0), dtype, 1), layer.bias)
+
+    def __call__(self, x: Float[Array, "*b i"], dtype: Any = None) -> Float[Array, "*b o"]:
+        """x W + b; the weights have their dtype already."""
+        del dtype
+        x = pad_axis(x.astype(self.weight.dtype), self.weight.dtype, x.ndim - 1)
+        return (x @ self.weight).astype(jnp.float32)[..., : self.bias.size] + self.bias
+
+
+def padded_dense(tree: PyTree, dtype: Any) -> Any:
+    """The tree with every `Dense` as a `PaddedDense`."""
+    is_layer = lambda x: isinstance(x, Dense)  # noqa: E731
+    return jax.tree.map(lambda x: PaddedDense.of(x, dtype) if is_layer(x) else x, tree, is_leaf=is_layer)
+
+
+def pad_axis(tree: PyTree, dtype: Any, axis: int) -> Any:
+    """Arrays padded with zeros along an axis, up to the next multiple of what makes a matmul of that dtype fast."""
+    side = EVEN if jax.default_backend() != "cpu" and jnp.dtype(dtype) == jnp.bfloat16 else 1
+
+    def fill(x: Array) -> Array:
+        more = -x.shape[axis] % side
+        return jnp.pad(x, [(0, more if i == axis else 0) for i in range(x.ndim)]) if more else x
+
+    return jax.tree.map(fill, tree)
+
+
 @jax.custom_vjp
 def rounded_product(x: Float[Array, "b i"], weight: Float[Array, "i o"]) -> Float[Array, "b o"]:
     """x W in the dtype of x with a float32 result; the backward pass rounds its cotangent to the dtype of x as well.
@@ -71,17 +106,13 @@ def rounded_product(x: Float[Array, "b i"], weight: Float[Array, "i o"]) -> Floa
     return jnp.matmul(x, weight.astype(x.dtype), preferred_element_type=jnp.float32)
 
 
-def _rounded_forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
-    return rounded_product(x, weight), (x, weight)
-
-
 def _rounded_backward(factors: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
     x, weight = factors
     grad = grad.astype(x.dtype)
     return grad @ weight.astype(x.dtype).T, jnp.matmul(x.T, grad, preferred_element_type=jnp.float32)
 
 
-rounded_product.defvjp(_rounded_forward, _rounded_backward)
+rounded_product.defvjp(lambda x, weight: (rounded_product(x, weight), (x, weight)), _rounded_backward)
 
 
 class Linear(eqx.nn.Linear):
@@ -108,12 +139,7 @@ class MLP(eqx.Module):
     activation: Activation = eqx.field(static=True)
 
     def __init__(
-        self,
-        sizes: Sequence[int],
-        *,
-        key: Key[Array, ""],
-        activation: Activation = jax.nn.relu,
-        layer: Callable[[int, int, Key[Array, ""]], Any] = Linear,
+        self, sizes: Sequence[int], *, key: Key[Array, ""], activation: Activation = jax.nn.relu, layer: Any = Linear
     ):
         if len(sizes) < 2 or min(sizes) < 1:
             raise ValueError(f"MLP needs an input and an output size, all positive, got {tuple(sizes)}.")
@@ -197,7 +223,7 @@ def to_pixels(x: Shaped[Array, "i j n"], side: int) -> Shaped[Array, "h w c"]:
 class Encoder(eqx.Module):
     """Features of an observation: every leaf as a vector, all concatenated, one dense layer.
 
-    discrete values -> one-hot; vectors as they are; images [h, w, c] (bytes over their largest value) -> convolutions.
+    discrete values -> one-hot; vectors as they are; images [h, w, c] of at least 7 pixels a side -> convolutions.
     """
 
     convolutions: tuple[ConvNet | None, ...]
@@ -209,33 +235,26 @@ class Encoder(eqx.Module):
         if not leaves or not all(isinstance(leaf, Space) for leaf in leaves):
             raise ValueError(f"Encoder needs a Space or a tree of them, got {spaces!r}.")
         k_dense, *keys = jax.random.split(key, len(leaves) + 1)
-        self.convolutions = tuple(convolutions_for(leaf, k) for leaf, k in zip(leaves, keys, strict=True))
+        is_image = [leaf.n is None and len(leaf.shape) == 3 and min(leaf.shape[:2]) >= 7 for leaf in leaves]
+        self.convolutions = tuple(
+            ConvNet((leaf.shape[-1], 32, 32), key=k, strides=(2, 1)) if image else None
+            for leaf, image, k in zip(leaves, is_image, keys, strict=True)
+        )
         self.spaces = tuple(leaves)
         blank = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
-        inputs = jax.eval_shape(lambda obs: side_by_side(obs, self.spaces, self.convolutions), blank).shape[0]
-        self.dense = Linear(inputs, width, k_dense)
+        self.dense = Linear(jax.eval_shape(lambda obs: self._vector(obs), blank).size, width, k_dense)
+
+    def _vector(self, obs: PyTree) -> Float[Array, " i"]:
+        leaves = zip(jax.tree.leaves(obs), self.spaces, self.convolutions, strict=True)
+        return jnp.concatenate([as_vector(x, space, net) for x, space, net in leaves])
 
     def __call__(self, obs: PyTree) -> Float[Array, " features"]:
-        return jax.nn.relu(self.dense(side_by_side(obs, self.spaces, self.convolutions)))
+        return jax.nn.relu(self.dense(self._vector(obs)))
 
     @property
     def size(self) -> int:
         """The number of features."""
         return int(self.dense.out_features)
-
-
-def convolutions_for(space: Space, key: Key[Array, ""]) -> ConvNet | None:
-    """Two convolutions for an image of at least 7 pixels a side; None otherwise."""
-    image = space.n is None and len(space.shape) == 3 and min(space.shape[:2]) >= 7
-    return ConvNet((space.shape[-1], 32, 32), key=key, strides=(2, 1)) if image else None
-
-
-def side_by_side(
-    obs: PyTree, spaces: tuple[Space, ...], convolutions: tuple[ConvNet | None, ...]
-) -> Float[Array, " i"]:
-    """Every leaf as a vector, concatenated."""
-    leaves = zip(jax.tree.leaves(obs), spaces, convolutions, strict=True)
-    return jnp.concatenate([as_vector(x, space, net) for x, space, net in leaves])
 
 
 def as_vector(x: Array, space: Space, convolutions: ConvNet | None = None) -> Float[Array, " i"]:

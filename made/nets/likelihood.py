@@ -53,11 +53,6 @@ class Leaf(NamedTuple):
         """The number of learned scales."""
         return {"values": 0, "bytes": 1, "numbers": self.size}[self.kind]
 
-    def split(self, x: Float[Array, " size"]) -> list[Float[Array, "cells values"]]:
-        """The part of each channel, for "values"."""
-        cells = x.reshape(-1, sum(self.sizes))
-        return jnp.split(cells, np.cumsum(self.sizes)[:-1].tolist(), axis=-1)
-
     def show(self, x: Array, seen: PyTree) -> Float[Array, " size"]:
         """One item as a network input; `seen` are the running moments of "numbers"."""
         if self.kind == "bytes":
@@ -77,7 +72,9 @@ class Leaf(NamedTuple):
         values: sum_i log softmax(answer_i)[x_i];  else: sum_i log N(x_i; answer_i, (0.02 + exp(log_scale))^2)
         """
         if self.kind == "values":
-            pairs = zip(self.split(answer), self.split(shown), strict=True)
+            ends = np.cumsum(self.sizes)[:-1].tolist()  # of the channels
+            channels = (jnp.split(x.reshape(-1, sum(self.sizes)), ends, axis=-1) for x in (answer, shown))
+            pairs = zip(*channels, strict=True)
             return sum(((a * x).sum() - jax.nn.logsumexp(a, -1).sum() for a, x in pairs), start=jnp.zeros(()))
         scale = jnp.broadcast_to(LEAST_SCALE + jnp.exp(log_scale), shown.shape)
         return jax.scipy.stats.norm.logpdf(shown, answer, scale).sum()

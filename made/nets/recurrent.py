@@ -1,18 +1,101 @@
-"""LSTM and GRU over whole unrolls, with resets where episodes begin.
+"""LSTM and GRU over unrolls with resets, and the scan that they use, which computes weight gradients after the loop.
 
-The inputs of all steps are projected in one matmul before the loop, and the gradient of the recurrent weights is one
-matmul after it, so only h_t-1 @ W runs step by step.
+Plain differentiation computes the gradient of every layer's weights in each step, a matmul too small for a GPU, and
+adds it up. But the gradient of the weights w of a part f is a sum over steps,
+
+    dL/dw = sum_t g_t df(x_t; w)/dw,    x_t the inputs of the part, g_t the gradient of its outputs,
+
+which is one matmul over all steps once all x_t and g_t are known. A recurrent layer also projects the inputs of all
+steps in one matmul before the loop, so only h_t-1 @ U runs step by step.
 """
 
 import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Key, PyTree
+
+from made.core import trees
 
 GATES = {"lstm": 4, "gru": 3}
 Carry = tuple[Array, ...]  # (h, c) of an LSTM, (h,) of a GRU
+
+Parts = Sequence[Callable]  # pytrees that are called with arrays
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def scan_deferred_grad(
+    step: Callable, at_a_time: int, parts: Parts, fixed: PyTree, start: PyTree, given: PyTree
+) -> Any:
+    """`jax.lax.scan` of step(parts, fixed, carry, x) -> (carry, out), unrolled `at_a_time` steps.
+
+    A step calls each part exactly once. `fixed` gets no gradient, and a step must close over nothing that needs one.
+    """
+    return jax.lax.scan(functools.partial(step, parts, fixed), start, given, unroll=at_a_time)
+
+
+def _scan_forward(
+    step: Callable, at_a_time: int, parts: Parts, fixed: PyTree, start: PyTree, given: PyTree
+) -> tuple[Any, tuple[Callable, list[Any], Parts]]:
+    """The forward pass. Zeros are added to the outputs of each part, so that their cotangents can be read."""
+    fixed, steps = jax.lax.stop_gradient(fixed), jax.tree.leaves(given)[0].shape[0]
+
+    def tapped(carry: PyTree, x: tuple[PyTree, Any]) -> tuple[PyTree, Any]:
+        seen, gave = [()] * len(parts), [()] * len(parts)
+
+        def call(i: int, *inputs: Array) -> PyTree:
+            calls[i] += 1
+            seen[i], gave[i] = inputs, parts[i](*inputs)  # type: ignore[call-overload]
+            return gave[i] if x[1] is None else jax.tree.map(jnp.add, gave[i], x[1][i])
+
+        calls = [0] * len(parts)
+        carry, out = step([functools.partial(call, i) for i in range(len(parts))], fixed, carry, x[0])
+        if calls != [1] * len(parts):
+            raise ValueError(f"A step of scan_deferred_grad calls each part once, but this one makes {calls} calls.")
+        return carry, (out, seen, gave)
+
+    shapes = jax.eval_shape(lambda: tapped(start, (jax.tree.map(lambda x: x[0], given), None))[1][2])
+    zeros = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), shapes)
+
+    def run(start: PyTree, given: PyTree, taps: PyTree) -> tuple[Any, list[Any]]:
+        last, (outs, seen, _) = jax.lax.scan(tapped, start, (given, taps), unroll=at_a_time)
+        return (last, outs), seen
+
+    answer, back, seen = jax.vjp(run, start, given, zeros, has_aux=True)
+    return answer, (back, seen, parts)
+
+
+def _scan_backward(
+    step: Callable, at_a_time: int, kept: tuple[Callable, list[Any], Parts], grads: PyTree
+) -> tuple[Any, ...]:
+    back, seen, parts = kept
+    by_start, by_given, by_taps = back(grads)
+
+    def of(part: Callable, inputs: tuple[Array, ...], grad: PyTree) -> PyTree:
+        at_once = all(map(_same_under_vmap, jax.tree.leaves(inputs)))
+        inputs = jax.tree.map(_again, inputs)
+        one = lambda part: lambda x: part(*x)  # noqa: E731
+        every = lambda part: jax.vmap(one(part))(inputs) if at_once else jax.lax.map(one(part), inputs)  # noqa: E731
+        return jax.vjp(every, part)[1](grad)[0]
+
+    by_parts = [of(*each) for each in zip(parts, seen, by_taps, strict=True)]
+    return type(parts)(by_parts), None, by_start, by_given  # type: ignore[call-arg]
+
+
+scan_deferred_grad.defvjp(_scan_forward, _scan_backward)
+
+
+def _again(x: Array) -> Array:
+    """A copy of a key, which is used a second time for the same samples; anything else as it is."""
+    return jax.random.clone(x) if trees.is_key(x) else x
+
+
+def _same_under_vmap(x: Array) -> bool:
+    """Whether a vmap leaves the samples of a key unchanged: only with threefry keys."""
+    return not trees.is_key(x) or str(jax.random.key_impl(x)) == "threefry2x32"
 
 
 class Recurrent(eqx.Module):
@@ -90,30 +173,24 @@ def steps(kind: str, weights: Array, projected: Array, carry: Carry, fresh: Arra
 def unrolled(kind: str, weights: Array, projected: Array, carry: Carry, fresh: Array) -> tuple[Carry, Array]:
     """(last carry, outputs [T, N, h]) of a recurrent layer, from its inputs multiplied beforehand.
 
-    Differentiating the loop would add up the gradient of the weights anew at each step, reading and writing all of it
-    every time. The weights meet the loop in h_t-1 @ weights alone, so their gradient is sum_t h_t-1^T nudge_t with
-    nudge_t the gradient of that product: one matrix product over all steps at once.
+    The gradient of the weights is sum_t h_t-1^T nudge_t, with nudge_t the gradient of h_t-1 @ weights.
     """
-    return steps(kind, weights, projected, carry, fresh, _no_nudge(projected))
+    return steps(kind, weights, projected, carry, fresh, jnp.zeros_like(projected))
 
 
-def _no_nudge(projected: Array) -> Array:
-    return jnp.zeros_like(projected)
-
-
-def _forward(kind, weights, projected, carry, fresh):
+def _unrolled_forward(kind, weights, projected, carry, fresh):
     loop = lambda projected, carry, nudge: steps(kind, weights, projected, carry, fresh, nudge)  # noqa: E731
-    out, pull = jax.vjp(loop, projected, carry, _no_nudge(projected))
+    out, pull = jax.vjp(loop, projected, carry, jnp.zeros_like(projected))
     before = jnp.concatenate([carry[0][None], out[1][:-1]])
     before = jnp.where(fresh[..., None], 0.0, before)
     return out, (pull, weights, before)
 
 
-def _backward(kind, kept, gradient):
+def _unrolled_backward(kind, kept, gradient):
     pull, weights, before = kept
     projected, carry, nudge = pull(gradient)
     of_weights = jnp.einsum("tnh,tng->hg", before, nudge).astype(weights.dtype)
     return of_weights, projected, carry, None
 
 
-unrolled.defvjp(_forward, _backward)
+unrolled.defvjp(_unrolled_forward, _unrolled_backward)

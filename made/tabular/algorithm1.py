@@ -6,7 +6,6 @@ iterations (K + 1 policies) against the maximum of L_{K+1}.
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -16,10 +15,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from made.core.config import AT_LEAST_ZERO, POSITIVE, SHARE, check_numbers
 from made.tabular.mdp import MDP, check_policy, concrete, greedy_policy, uniform_policy
-from made.tabular.objective import Density, J, L_made, Scalar, reward_made
+from made.tabular.objective import Density, J, L_made, Number, Objective, Scalar, reward_made
 from made.tabular.solve import occupancy, policy_from_occupancy, policy_iteration
-
-Number = Scalar | float
 
 
 class Mixture(NamedTuple):
@@ -39,7 +36,7 @@ class Mixture(NamedTuple):
         """One policy, of visitation density d, with all the weight."""
         return cls(jnp.zeros(capacity, d.dtype).at[0].set(1), d, d, jnp.ones((), int))
 
-    def add(self, d: Density, eta: Scalar | float) -> "Mixture":
+    def add(self, d: Density, eta: Number) -> "Mixture":
         """Line 7: w^{k+1} = ((1-eta) w^k, eta), so that d_mix <- (1-eta) d_mix + eta d."""
         if (k := concrete(self.k)) is not None and k >= self.weights.size:
             raise ValueError(f"This mixture has room for {self.weights.size} policies and is full: start a larger one.")
@@ -52,7 +49,7 @@ class Mixture(NamedTuple):
         )
 
 
-def density_oracle(d: Density, eps_d: Scalar | float, key: Key[Array, ""]) -> Density:
+def density_oracle(d: Density, eps_d: Number, key: Key[Array, ""]) -> Density:
     """A visitation density estimate with max |d_hat - d| exactly eps_d: random signs times eps_d (Appendix A).
 
     Where d - eps_d would be negative the sign is plus: below zero the smoothness of Proposition 1 does not hold,
@@ -70,7 +67,7 @@ class Planned(NamedTuple):
     actions: Int[Array, "S"]
 
 
-def planning_oracle(mdp: MDP, eps_p: Scalar | float, start: Int[Array, "S"] | None = None) -> Planned:
+def planning_oracle(mdp: MDP, eps_p: Number, start: Int[Array, "S"] | None = None) -> Planned:
     """A policy with J(pi) >= max J - eps_p on this MDP (Appendix A), and no better than that where eps_p > 0.
 
     The exact plan's density is mixed with that of the policy that takes the worst action of Q*, by the largest weight
@@ -91,7 +88,7 @@ def planning_oracle(mdp: MDP, eps_p: Scalar | float, start: Int[Array, "S"] | No
 
 
 class Progress(NamedTuple):
-    """Where Algorithm 1 stands."""
+    """The state of Algorithm 1."""
 
     mixture: Mixture
     actions: Int[Array, "S"]  # of the last exact plan, from which the next one starts
@@ -135,7 +132,7 @@ class Algorithm1(eqx.Module):
         """tau_k = tau / k^c, Theorem 1."""
         return self.tau / k.astype(jnp.zeros(0).dtype) ** self.c
 
-    def objective(self, mdp: MDP, mixture: Mixture) -> Callable[[Density], Scalar]:
+    def objective(self, mdp: MDP, mixture: Mixture) -> Objective:
         """L_k as a function of d, with the cover and temperature of this mixture's k."""
         return lambda d: L_made(mdp, d, mixture.cover, self.tau_k(mixture.k), self.lam)
 
@@ -151,12 +148,12 @@ class Algorithm1(eqx.Module):
         d_hat = density_oracle(mixture.density, self.eps_d, key)
         r_k = reward_made(mdp, d_hat, mixture.cover, tau_k, self.lam)
         plan = planning_oracle(mdp.with_reward(r_k), self.eps_p, progress.actions)
-        report = Report(
-            mixture.k,
-            self.objective(mdp, mixture)(mixture.density),
-            J(mdp, mixture.density),
-            self._certificate(mdp, mixture, plan.d),
-        )
+        # The middle of the proof of Theorem 1: max L_k - L_k(d_mix) <= max_d <d - d_mix, grad L_k(d_mix)>, the
+        # Frank-Wolfe gap, here widened by what the oracles may have lost.
+        gradient = reward_made(mdp, mixture.density, mixture.cover, tau_k, self.lam) / (1 - mdp.gamma)
+        gap = jnp.sum((plan.d - mixture.density) * gradient) + self.eps_p + 2 * self.eps_d * tau_k / (4 * self.lam**2)
+        value = self.objective(mdp, mixture)(mixture.density)
+        report = Report(mixture.k, value, J(mdp, mixture.density), gap)
         return Progress(mixture.add(plan.d, self.eta), plan.actions), plan, report
 
     def solve(
@@ -171,16 +168,6 @@ class Algorithm1(eqx.Module):
 
         (progress, _), reports = jax.lax.scan(body, (self.start(mdp, K, policy), key), length=K)
         return progress.mixture, reports
-
-    def _certificate(self, mdp: MDP, mixture: Mixture, planned: Density) -> Scalar:
-        """The Frank-Wolfe gap <d_{k+1} - d_mix, grad L_k(d_mix)>, widened by what the oracles may have lost.
-
-        It is the middle of the proof of Theorem 1: max L_k - L_k(d_mix) <= max_d <d - d_mix, grad L_k(d_mix)>.
-        """
-        tau_k = self.tau_k(mixture.k)
-        slope = reward_made(mdp, mixture.density, mixture.cover, tau_k, self.lam) / (1 - mdp.gamma)
-        gap = jnp.sum((planned - mixture.density) * slope)
-        return gap + self.eps_p + 2 * self.eps_d * tau_k / (4 * self.lam**2)
 
 
 class Constants(NamedTuple):
@@ -228,19 +215,19 @@ class Constants(NamedTuple):
         """delta_k of Proposition 1 (iv)."""
         return self.scale / (jnp.asarray(k, self.scale.dtype) + self.late) ** self.c
 
-    def drift(self, eta: Scalar | float, K: int) -> Scalar:
+    def drift(self, eta: Number, K: int) -> Scalar:
         """sum_i (1-eta)^i delta_{K-i}, over the K changes of objective (printed: K + 1 terms, down to delta_0)."""
         i = jnp.arange(K + self.late)
         return jnp.sum((1 - eta) ** i.astype(self.scale.dtype) * self.delta(K - i))
 
-    def drift_limit(self, eta: Scalar | float, K: int) -> Scalar:
+    def drift_limit(self, eta: Number, K: int) -> Scalar:
         """A closed bound on the drift for any c > 0: scale ((2/K)^c + (1-eta)^(K/2)) / eta.
 
         The paper bounds the drift only for c = 2, by tau xi. This one goes to zero as K grows, for every tau and c.
         """
         return self.scale * ((2 / K) ** self.c + (1 - eta) ** (K / 2)) / eta
 
-    def bound(self, eta: Scalar | float, K: int, eps_d: Scalar | float = 0.0, eps_p: Scalar | float = 0.0) -> Scalar:
+    def bound(self, eta: Number, K: int, eps_d: Number = 0.0, eps_p: Number = 0.0) -> Scalar:
         """Theorem 1: max L_{K+1} - L_{K+1}(d_mix) after K iterations is at most
 
         B e^{-eta K} + 2 beta eps_d + eps_p + 4 eta beta + 2 sum_i (1-eta)^i delta_{K-i}.

@@ -176,10 +176,6 @@ class DeepSea(eqx.Module):
         check_numbers(self, {COUNT: ("size",)})
         check_discount(self.gamma)
 
-    @property
-    def horizon(self) -> int:
-        return self.size
-
     def draw(self, key: Key[Array, ""] | None = None) -> MDP:
         """A sea with a random action mapping, or the plain one."""
         n, cell = self.size, jnp.arange(self.size**2)

@@ -131,13 +131,12 @@ def _check_shapes(P: tuple, r: tuple, rho: tuple, gamma: tuple) -> None:
             f"P has shape {P}, but it must be [S, A, S] with at least one state and action: P[s, a] is the "
             "distribution of the next state. If yours is [A, S, S], swap its first two axes."
         )
-    for name, shape, wanted in (("r", r, P[:-1]), ("rho", rho, P[:-2]), ("gamma", gamma, P[:-3])):
+    for name, shape, wanted, advice in (
+        ("r", r, P[:-1], "r is paid for (s, a); average a reward r(s, a, s') over P first"),
+        ("rho", rho, P[:-2], "rho is one distribution over start states, not one for each state"),
+        ("gamma", gamma, P[:-3], "gamma is one number for each MDP"),
+    ):
         if shape != wanted:
-            advice = {
-                "r": "r is paid for (s, a); average a reward r(s, a, s') over P first",
-                "rho": "rho is one distribution over start states, not one for each state",
-                "gamma": "gamma is one number for each MDP",
-            }[name]
             raise ValueError(f"{name} has shape {shape}, but P of shape {P} asks for {wanted}: {advice}.")
 
 

@@ -16,6 +16,8 @@ from made.tabular.solve import linear_solve, occupancy, policy_from_occupancy, p
 
 Density = Float[Array, "S A"]
 Scalar = Float[Array, ""]
+Number = Scalar | float
+Objective = Callable[[Density], Scalar]
 
 
 def policy_cover(densities: Float[Array, "k S A"]) -> Density:
@@ -33,7 +35,7 @@ def R(d: Density, rho_cov: Density) -> Scalar:
     return jnp.sum(jnp.sqrt(d / rho_cov))
 
 
-def R_lambda(d: Density, rho_cov: Density, lam: Scalar | float) -> Scalar:
+def R_lambda(d: Density, rho_cov: Density, lam: Number) -> Scalar:
     """R_lambda(d) = sum_{s,a} sqrt((d + lambda) / (rho_cov + lambda)), Eq. (7), eq:smoothed_regularizer."""
     return jnp.sum(jnp.sqrt((d + lam) / (rho_cov + lam)))
 
@@ -48,22 +50,22 @@ def shannon_entropy(d: Density) -> Scalar:
     return -jnp.sum(jax.scipy.special.xlogy(d, d))
 
 
-def L(mdp: MDP, d: Density, tau_k: Scalar | float, regulariser: Callable[[Density], Scalar]) -> Scalar:
+def L(mdp: MDP, d: Density, tau_k: Number, regulariser: Objective) -> Scalar:
     """L_k(d) = J(d) + tau_k R(d), Eq. (3), def:regularized_objective_population_general, for any regulariser."""
     return J(mdp, d) + tau_k * regulariser(d)
 
 
-def L_made(mdp: MDP, d: Density, rho_cov: Density, tau_k: Scalar | float, lam: Scalar | float = 0.0) -> Scalar:
+def L_made(mdp: MDP, d: Density, rho_cov: Density, tau_k: Number, lam: Number = 0.0) -> Scalar:
     """L_k(d) = J(d) + tau_k R_lambda(d; rho_cov); Eq. (1), eq:made_objective, at lambda = 0, and Theorem 1's above."""
     return L(mdp, d, tau_k, lambda x: R_lambda(x, rho_cov, lam))
 
 
-def reward_by_gradient(mdp: MDP, objective: Callable[[Density], Scalar], d: Density) -> Density:
+def reward_by_gradient(mdp: MDP, objective: Objective, d: Density) -> Density:
     """r_k = (1 - gamma) grad_d L_k(d), Eq. (5), eq:reward_general, for any objective of d, by autodiff."""
     return (1 - mdp.gamma) * jax.grad(objective)(d)
 
 
-def reward_made(mdp: MDP, d: Density, rho_cov: Density, tau_k: Scalar | float, lam: Scalar | float = 0.0) -> Density:
+def reward_made(mdp: MDP, d: Density, rho_cov: Density, tau_k: Number, lam: Number = 0.0) -> Density:
     """MADE's reward in closed form, Eq. (6), eq:bonus_design, with the smoothing of Eq. (7).
 
     r_k = r + (1 - gamma) (tau_k / 2) / sqrt((d + lambda) (rho_cov + lambda)); Eq. (6) is lambda = 0.
@@ -88,12 +90,7 @@ class Optimum(NamedTuple):
     iterations: Int[Array, ""]
 
 
-def maximise(
-    mdp: MDP,
-    objective: Callable[[Density], Scalar],
-    tolerance: Scalar | float = 1e-8,
-    max_iterations: Array | int = 200,
-) -> Optimum:
+def maximise(mdp: MDP, objective: Objective, tolerance: Number = 1e-8, max_iterations: Array | int = 200) -> Optimum:
     """max_d of a concave, differentiable objective over the densities that policies can have.
 
     An interior-point method: Newton steps on objective + mu sum log d within the flow constraints, each as far as an

@@ -16,7 +16,6 @@ from made.tabular.solve import action_value, expected_return, occupancy, policy_
 
 Policy = Float[Array, "S A"]
 Scalar = Float[Array, ""]
-PARAMETERISATIONS = ("simplex", "softmax")
 
 
 def log_barrier(policy: Policy) -> Scalar:
@@ -41,46 +40,32 @@ def density_root(mdp: MDP, policy: Policy) -> Scalar:
     return jnp.sum(jnp.where(d > 0, jnp.sqrt(jnp.where(d > 0, d, 1)), 0))
 
 
-def entropy_gradient_corrected(mdp: MDP, policy: Policy) -> Policy:
-    """Lemma 1 as it should read: E_d[ grad log pi * (1 - gamma)^{-1} <d_{s,a}, -log pi> ]."""
-    return _score_product(mdp, policy, _discounted_sum(mdp, policy, -jnp.log(policy)))
+def entropy_gradient(mdp: MDP, policy: Policy, *, printed: bool = False) -> Policy:
+    """Lemma 1 as it should read: E_d[ grad log pi * (1 - gamma)^{-1} <d_{s,a}, -log pi> ].
 
-
-def entropy_gradient_printed(mdp: MDP, policy: Policy) -> Policy:
-    """Lemma 1 as printed, its bracket closed where its proof has it, around both terms.
-
-    E_d[ grad log pi * ( (1 - gamma)^{-1} <d_{s,a}, -log pi> - log pi ) ]. The last term counts t = 0 twice, since
-    d_{s,a} starts there. Read to the letter, the lemma adds the scalar -E_d log pi to a vector instead, which on the
-    simplex tangent is nothing.
+    As printed, with its bracket closed where its proof has it, around both terms, -log pi is added to the inner
+    product, which counts t = 0 twice, since d_{s,a} starts there. Read to the letter, the lemma adds the scalar
+    -E_d log pi to a vector instead, which on the simplex tangent is nothing.
     """
-    f = -jnp.log(policy)
-    return _score_product(mdp, policy, _discounted_sum(mdp, policy, f) + f)
+    return _lemma(mdp, policy, -jnp.log(policy), printed)
 
 
-def made_gradient_corrected(mdp: MDP, policy: Policy) -> Policy:
-    """Lemma 2 as it should read: (1/2) E_d[ grad log pi * (1 - gamma)^{-1} <d_{s,a}, 1 / sqrt(d)> ]."""
-    f = occupancy(mdp, policy) ** -0.5
-    return _score_product(mdp, policy, _discounted_sum(mdp, policy, f)) / 2
+def made_gradient(mdp: MDP, policy: Policy, *, printed: bool = False) -> Policy:
+    """Lemma 2 as it should read: (1/2) E_d[ grad log pi * (1 - gamma)^{-1} <d_{s,a}, 1 / sqrt(d)> ].
 
-
-def made_gradient_printed(mdp: MDP, policy: Policy) -> Policy:
-    """Lemma 2 as printed: (1/2) E_d[ grad log pi * ( (1 - gamma)^{-1} <d_{s,a}, 1 / sqrt(d)> + 1 / sqrt(d) ) ].
-
-    The last term counts t = 0 twice, since d_{s,a} starts there.
+    As printed, 1 / sqrt(d) is added to the inner product, which counts t = 0 twice, since d_{s,a} starts there.
     """
-    f = occupancy(mdp, policy) ** -0.5
-    return _score_product(mdp, policy, _discounted_sum(mdp, policy, f) + f) / 2
+    return _lemma(mdp, policy, occupancy(mdp, policy) ** -0.5, printed) / 2
 
 
-def _discounted_sum(mdp: MDP, policy: Policy, f: Policy) -> Policy:
-    """(1 - gamma)^{-1} <d_{s,a}, f> for every (s, a): the action value of pi when f is the reward."""
-    paid = mdp.with_reward(f)
-    return action_value(paid, policy_value(paid, policy))
+def _lemma(mdp: MDP, policy: Policy, f: Policy, printed: bool) -> Policy:
+    """E_d[ grad log pi * (1 - gamma)^{-1} <d_{s,a}, f> ] for theta = pi, where grad log pi(a | s) is 1 / pi at (s, a).
 
-
-def _score_product(mdp: MDP, policy: Policy, weight: Policy) -> Policy:
-    """E_d[ grad log pi * weight ] for theta = pi, where grad log pi(a | s) is 1 / pi at (s, a): d(s) weight(s, a)."""
-    return occupancy(mdp, policy) / policy * weight
+    The inner product is the action value of pi when f is the reward; as printed, f is added to it.
+    """
+    rewarded = mdp.with_reward(f)
+    weight = action_value(rewarded, policy_value(rewarded, policy))
+    return occupancy(mdp, policy) / policy * (weight + f if printed else weight)
 
 
 def tangent(gradient: Float[Array, "*b A"]) -> Float[Array, "*b A"]:
@@ -135,7 +120,7 @@ class PolicyGradient(eqx.Module):
     parameterisation: str = eqx.field(static=True, default="simplex")
 
     def __check_init__(self):
-        if self.parameterisation not in PARAMETERISATIONS:
+        if self.parameterisation not in ("simplex", "softmax"):
             raise ValueError(f"parameterisation is {self.parameterisation!r}; it can be 'simplex' or 'softmax'.")
         check_numbers(self, {AT_LEAST_ZERO: ("eta", "tau", "floor")})
         floor, used = concrete(self.floor), [concrete(w) for w in (self.w_re, self.w_e, self.w_made)]

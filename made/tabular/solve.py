@@ -74,7 +74,7 @@ def occupancy(mdp: MDP, policy: Float[Array, "S A"]) -> Float[Array, "S A"]:
 
     Its state marginal solves d(s') = (1 - gamma) rho(s') + gamma sum_s P^pi(s' | s) d(s); the entries sum to one.
     """
-    return _state_occupancy(mdp, state_kernel(mdp, policy), mdp.rho)[:, None] * policy
+    return _occupancy_from(mdp, policy, mdp.rho)
 
 
 def pair_occupancy(
@@ -84,8 +84,7 @@ def pair_occupancy(
 
     d_{s',a'} = (1 - gamma) 1[s', a'] + gamma d^pi started from P(. | s', a').
     """
-    onwards = _state_occupancy(mdp, state_kernel(mdp, policy), mdp.P[state, action])[:, None] * policy
-    return (mdp.gamma * onwards).at[state, action].add(1 - mdp.gamma)
+    return (mdp.gamma * _occupancy_from(mdp, policy, mdp.P[state, action])).at[state, action].add(1 - mdp.gamma)
 
 
 def policy_from_occupancy(d: Float[Array, "*b S A"]) -> Float[Array, "*b S A"]:
@@ -145,5 +144,6 @@ def _resolvent(mdp: MDP, kernel: Float[Array, "S S"]) -> Float[Array, "S S"]:
     return jnp.eye(mdp.n_states, dtype=kernel.dtype) - mdp.gamma * kernel
 
 
-def _state_occupancy(mdp: MDP, kernel: Array, start: Array) -> Float[Array, "S"]:
-    return linear_solve(_resolvent(mdp, kernel).T, (1 - mdp.gamma) * start)
+def _occupancy_from(mdp: MDP, policy: Float[Array, "S A"], start: Float[Array, "S"]) -> Float[Array, "S A"]:
+    matrix = _resolvent(mdp, state_kernel(mdp, policy)).T
+    return linear_solve(matrix, (1 - mdp.gamma) * start)[:, None] * policy

@@ -9,7 +9,7 @@ from minigrid.core.world_object import Ball, Box, Key, WorldObj
 
 from made.envs.host_env import space_of
 from made.envs.host_grids import ShowState, code_of, package_envs, register_rooms
-from made.envs.minigrid import make_grid, tile_codes, views
+from made.envs.minigrid import dynamics, make_grid, tile_codes
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_the_hash_is_that_of_the_compiled_state_at_every_step(task):
     env, rng, told, changed = ShowState(oracle.make(task)), np.random.default_rng(0), {}, 0
     shown, base = env.reset(seed=3)[0]["hash"], env.unwrapped
     level, choose, grid = oracle.level_of(base), oracle.purposeful(rng), oracle.grid_for(base)
-    hashed = jax.jit(lambda level, hand: views.state_hash(grid.start(level)[0]._replace(carrying=hand)))
+    hashed = jax.jit(lambda level, hand: dynamics.state_hash(grid.start(level)[0]._replace(carrying=hand)))
     assert np.array_equal(hashed(level, np.uint8(tile_codes.EMPTY)), shown)
     for _ in range(60):
         oracle.load(base, *oracle.scene(level, rng, base.max_steps))

@@ -9,8 +9,7 @@ from contracts.settings import quick
 
 from made.agents.dreamer.network import Layout, mlp
 from made.agents.dreamer.rssm import RSSM, Latent
-from made.nets.fast_scan import PaddedDense, pad_axis, padded_dense
-from made.nets.layers import EVEN, MLP, Dense
+from made.nets.layers import EVEN, MLP, Dense, PaddedDense, pad_axis, padded_dense
 
 LAYOUT = Layout(stoch=3, deter=6, hidden=5, units=7, precision="bfloat16")
 T, B, ACTIONS, EMBEDDING, HORIZON = 4, 5, 2, 7, 3

@@ -20,8 +20,8 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 from made.agents.dreamer.network import Layout, mlp
 from made.core import trees
 from made.nets.distributions import Normal
-from made.nets.fast_scan import Parts, pad_axis, padded_dense, scan_deferred_grad
-from made.nets.layers import MLP, Dense, glorot_dense, orthogonal_dense
+from made.nets.layers import MLP, Dense, glorot_dense, orthogonal_dense, pad_axis, padded_dense
+from made.nets.recurrent import Parts, scan_deferred_grad
 
 LEAST = 0.1  # standard deviation of a latent
 # Steps that a loop unrolls on a GPU: each pass costs a host sync and copies. On an H200, 5 instead of 1 took an update

@@ -33,16 +33,9 @@ _fixed = partial(_task, Maze, keys_last=True)
 # RIDE's fork adds the ids marked so, and differs in two that it shares with the package: its MultiRoom-N4-S5-v0 has
 # four rooms, which is -v1 here, and its ObstructedMaze-2Q-v0 starts in the middle, which is -2Q-RIDE-v0 here.
 GRIDS: dict[str, Callable[..., Grid]] = {
-    "MiniGrid-Empty-5x5-v0": _task(Empty, 5),
-    "MiniGrid-Empty-Random-5x5-v0": _task(Empty, 5, scattered=True),
-    "MiniGrid-Empty-6x6-v0": _task(Empty, 6),
-    "MiniGrid-Empty-Random-6x6-v0": _task(Empty, 6, scattered=True),
-    "MiniGrid-Empty-8x8-v0": _task(Empty, 8),
-    "MiniGrid-Empty-16x16-v0": _task(Empty, 16),
-    "MiniGrid-DoorKey-5x5-v0": _task(DoorKey, 5),
-    "MiniGrid-DoorKey-6x6-v0": _task(DoorKey, 6),
-    "MiniGrid-DoorKey-8x8-v0": _task(DoorKey, 8),
-    "MiniGrid-DoorKey-16x16-v0": _task(DoorKey, 16),
+    **{f"MiniGrid-Empty-{n}x{n}-v0": _task(Empty, n) for n in (5, 6, 8, 16)},
+    **{f"MiniGrid-Empty-Random-{n}x{n}-v0": _task(Empty, n, scattered=True) for n in (5, 6)},
+    **{f"MiniGrid-DoorKey-{n}x{n}-v0": _task(DoorKey, n) for n in (5, 6, 8, 16)},
     "MiniGrid-FourRooms-v0": _task(FourRooms),
     "MiniGrid-MultiRoom-N2-S4-v0": _task(MultiRoom, 2, 4),
     "MiniGrid-MultiRoom-N4-S5-v0": _task(MultiRoom, 6, 5),
@@ -54,12 +47,8 @@ GRIDS: dict[str, Callable[..., Grid]] = {
     "MiniGrid-MultiRoom-N10-S4-v0": _task(MultiRoom, 10, 4),  # RIDE
     "MiniGrid-MultiRoom-N10-S10-v0": _task(MultiRoom, 10, 10),  # RIDE
     "MiniGrid-MultiRoom-N12-S10-v0": _task(MultiRoom, 12, 10),  # RIDE
-    "MiniGrid-KeyCorridorS3R1-v0": _task(KeyCorridor, 3, 1),
-    "MiniGrid-KeyCorridorS3R2-v0": _task(KeyCorridor, 3, 2),
-    "MiniGrid-KeyCorridorS3R3-v0": _task(KeyCorridor, 3, 3),
-    "MiniGrid-KeyCorridorS4R3-v0": _task(KeyCorridor, 4, 3),
-    "MiniGrid-KeyCorridorS5R3-v0": _task(KeyCorridor, 5, 3),
-    "MiniGrid-KeyCorridorS6R3-v0": _task(KeyCorridor, 6, 3),
+    **{f"MiniGrid-KeyCorridorS3R{rows}-v0": _task(KeyCorridor, 3, rows) for rows in (1, 2, 3)},
+    **{f"MiniGrid-KeyCorridorS{size}R3-v0": _task(KeyCorridor, size, 3) for size in (4, 5, 6)},
     "MiniGrid-ObstructedMaze-1Dl-v0": _task(TwoRooms),
     "MiniGrid-ObstructedMaze-1Dlh-v0": _task(TwoRooms, hidden=True),
     "MiniGrid-ObstructedMaze-1Dlhb-v0": _task(TwoRooms, hidden=True, blocked=True),
@@ -89,7 +78,8 @@ def grid_ids() -> dict[str, str]:
 
 
 def make_grid(task: str, **options: Any) -> Grid:
-    """The environment with this id, for instance "MiniGrid-MultiRoom-N7-S8-v0"; `options` are those of `Grid`."""
-    if task not in GRIDS:
-        raise ValueError(f"There is no grid {task!r}.{suggest(task, list(GRIDS))}")
-    return GRIDS[task](**options)
+    """The environment of this name, such as "MiniGrid-MultiRoom-N7-S8-v0"; `options` are those of `Grid`."""
+    ids = grid_ids()
+    if task not in ids:
+        raise ValueError(f"There is no grid {task!r}.{suggest(task, list(ids))}")
+    return GRIDS[ids[task]](**options)

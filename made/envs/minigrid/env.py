@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Key, PyTree, UInt8
 
 from made.core import Environment, Space, Spec, Step
-from made.envs.minigrid import dynamics, tile_codes, views
+from made.envs.minigrid import dynamics, tile_codes
 from made.envs.minigrid.tile_codes import VIEW, GridState, Level, Maker
 
 SHOWN = ("image", "direction", "full", "hash")
@@ -84,16 +84,16 @@ class Grid(Environment):
         if self.noisy_tv:
             tinted = dynamics.recolor_balls(following, key)
             following = jax.tree.map(lambda a, b: jnp.where(noise, a, b), tinted, following)
-        return following, Step(self.observe(following), *outcome)
+        return following, outcome._replace(obs=self.observe(following))
 
     def observe(self, state: GridState) -> PyTree:
         """What is seen of one state."""
         maker = self.maker
         parts = {
-            "image": lambda: views.image(state, tile_codes.stride(maker.width), maker.see_through),
+            "image": lambda: dynamics.image(state, tile_codes.stride(maker.width), maker.see_through),
             "direction": lambda: state.direction.astype(jnp.int32),
-            "full": lambda: views.full_view(state, maker.height, maker.width),
-            "hash": lambda: views.state_hash(state),
+            "full": lambda: dynamics.full_view(state, maker.height, maker.width),
+            "hash": lambda: dynamics.state_hash(state),
         }
         return {part: parts[part]() for part in self.shows}
 

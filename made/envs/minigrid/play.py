@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from made.core.config import suggest
 from made.envs.minigrid import render, tile_codes
 from made.envs.minigrid.dynamics import ACTIONS
 from made.envs.minigrid.env import Grid
@@ -57,12 +56,9 @@ def play(task: str, seed: int = 0, keys: str | None = None) -> int:
     """
     from made.envs.minigrid import grid_ids, make_grid
 
-    ids = grid_ids()
-    if task not in ids:
-        raise ValueError(f"There is no grid {task!r}.{suggest(task, list(ids))}")
-    grid = make_grid(ids[task])
+    grid = make_grid(task)
     terminal = keys is None and sys.stdin.isatty() and sys.stdout.isatty() and find_spec("termios") is not None
-    print(f"{ids[task]}, seed {seed}\n{_HELP}")
+    print(f"{grid_ids()[task]}, seed {seed}\n{_HELP}")
     piped = (key for line in sys.stdin for key in line.strip("\n"))
     source = keys if keys is not None else _pressed() if terminal else piped
     game_loop(grid, jax.random.key(seed), source, colors=terminal)

@@ -10,7 +10,7 @@ from functools import cache
 import jax
 import numpy as np
 
-from made.envs.minigrid import tile_codes, views
+from made.envs.minigrid import dynamics, tile_codes
 from made.envs.minigrid.env import Grid
 from made.envs.minigrid.tile_codes import VIEW, GridState
 
@@ -19,7 +19,6 @@ TILE = 32  # pixels a cell
 _FINER = 3  # how much finer a tile is drawn than shown
 _RGB = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (112, 39, 195), (255, 255, 0), (100, 100, 100))
 _BLACK, _LINE, _ORANGE = (0, 0, 0), (100, 100, 100), (255, 128, 0)
-_AHEAD = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]])
 
 
 class _Canvas:
@@ -56,54 +55,38 @@ class _Canvas:
         self.paint[(u >= 0) & (v >= 0) & (u + v < 1)] = _RGB[tile_codes.RED]
 
 
-def _door(canvas: _Canvas, kind: int, color: tuple[int, ...]) -> None:
-    if kind == tile_codes.OPEN:
-        canvas.rectangle(0.88, 1.00, 0.00, 1.00, color)
-        canvas.rectangle(0.92, 0.96, 0.04, 0.96, _BLACK)
-    elif kind == tile_codes.LOCKED:
-        canvas.rectangle(0.00, 1.00, 0.00, 1.00, color)
-        canvas.rectangle(0.06, 0.94, 0.06, 0.94, [0.45 * part for part in color])
-        canvas.rectangle(0.52, 0.75, 0.50, 0.56, color)
-    else:
-        for margin, paint in ((0.00, color), (0.04, _BLACK), (0.08, color), (0.12, _BLACK)):
-            canvas.rectangle(margin, 1 - margin, margin, 1 - margin, paint)
-        canvas.circle(0.75, 0.50, 0.08, color)
-
-
-def _key(canvas: _Canvas, color: tuple[int, ...]) -> None:
-    canvas.rectangle(0.50, 0.63, 0.31, 0.88, color)
-    canvas.rectangle(0.38, 0.50, 0.59, 0.66, color)
-    canvas.rectangle(0.38, 0.50, 0.81, 0.88, color)
-    canvas.circle(0.56, 0.28, 0.190, color)
-    canvas.circle(0.56, 0.28, 0.064, _BLACK)
-
-
-def _lava(canvas: _Canvas) -> None:
-    canvas.rectangle(0, 1, 0, 1, _ORANGE)
-    for i in range(3):
-        low, high = 0.3 + 0.2 * i, 0.4 + 0.2 * i
-        for left, up, down in ((0.1, low, high), (0.3, high, low), (0.5, low, high), (0.7, high, low)):
-            canvas.line(left, up, left + 0.2, down, 0.03, _BLACK)
+_FULL = (0, 1, 0, 1, 1)
+# What each kind looks like: rectangles (left, right, top, bottom, shade) and circles (x, y, radius, shade), where the
+# shade multiplies the color.
+_SHAPES: dict[int, list[tuple[Number, ...]]] = {
+    tile_codes.GOAL - tile_codes.GOAL % 8: [_FULL],
+    tile_codes.WALL - tile_codes.WALL % 8: [_FULL],
+    tile_codes.FLOOR: [(0.031, 1, 0.031, 1, 0.5)],
+    tile_codes.OPEN: [(0.88, 1, 0, 1, 1), (0.92, 0.96, 0.04, 0.96, 0)],
+    tile_codes.CLOSED: [
+        *((edge, 1 - edge, edge, 1 - edge, shade) for edge, shade in ((0, 1), (0.04, 0), (0.08, 1), (0.12, 0))),
+        (0.75, 0.50, 0.08, 1),
+    ],
+    tile_codes.LOCKED: [_FULL, (0.06, 0.94, 0.06, 0.94, 0.45), (0.52, 0.75, 0.50, 0.56, 1)],
+    tile_codes.KEY: [
+        *((0.50, 0.63, 0.31, 0.88, 1), (0.38, 0.50, 0.59, 0.66, 1), (0.38, 0.50, 0.81, 0.88, 1)),
+        *((0.56, 0.28, 0.190, 1), (0.56, 0.28, 0.064, 0)),
+    ],
+    tile_codes.BALL: [(0.5, 0.5, 0.31, 1)],
+    tile_codes.BOX: [(0.12, 0.88, 0.12, 0.88, 1), (0.18, 0.82, 0.18, 0.82, 0), (0.16, 0.84, 0.47, 0.53, 1)],
+}
 
 
 def _thing(canvas: _Canvas, code: int) -> None:
-    kind, color = code - code % 8, _RGB[code % 8]
-    if kind in (tile_codes.OPEN, tile_codes.CLOSED, tile_codes.LOCKED):
-        _door(canvas, kind, color)
-    elif kind == tile_codes.KEY:
-        _key(canvas, color)
-    elif kind == tile_codes.BALL:
-        canvas.circle(0.5, 0.5, 0.31, color)
-    elif tile_codes.BOX <= kind < tile_codes.CLOSED:
-        canvas.rectangle(0.12, 0.88, 0.12, 0.88, color)
-        canvas.rectangle(0.18, 0.82, 0.18, 0.82, _BLACK)
-        canvas.rectangle(0.16, 0.84, 0.47, 0.53, color)
-    elif kind == tile_codes.FLOOR:
-        canvas.rectangle(0.031, 1, 0.031, 1, [part / 2 for part in color])
-    elif code in (tile_codes.WALL, tile_codes.GOAL):
-        canvas.rectangle(0, 1, 0, 1, color)
-    elif code == tile_codes.LAVA:
-        _lava(canvas)
+    kind = tile_codes.BOX if tile_codes.BOX <= code < tile_codes.CLOSED else code - code % 8
+    for *where, shade in _SHAPES.get(kind, ()):
+        shape = canvas.circle if len(where) == 3 else canvas.rectangle
+        shape(*where, [shade * part for part in _RGB[code % 8]])
+    if code == tile_codes.LAVA:
+        canvas.rectangle(0, 1, 0, 1, _ORANGE)
+        for low in (0.3, 0.5, 0.7):
+            for left, up, down in ((0.1, 0, 0.1), (0.3, 0.1, 0), (0.5, 0, 0.1), (0.7, 0.1, 0)):
+                canvas.line(left, low + up, left + 0.2, low + down, 0.03, _BLACK)
 
 
 @cache
@@ -136,7 +119,7 @@ def draw(grid: Grid, state: GridState, size: int = TILE, highlight: bool = True)
     return np.concatenate(rows, axis=0)
 
 
-_lit = jax.jit(lambda state, stride: views.lit(views.window(state, stride)), static_argnums=1)
+_lit = jax.jit(lambda state, stride: dynamics.lit(dynamics.window(state, stride)), static_argnums=1)
 
 
 def seen_cells(grid: Grid, state: GridState) -> np.ndarray:
@@ -144,7 +127,7 @@ def seen_cells(grid: Grid, state: GridState) -> np.ndarray:
     height, width = grid.maker.height, grid.maker.width
     seen = np.zeros((height, width), bool)
     lit = np.ones((VIEW, VIEW), bool) if grid.maker.see_through else np.asarray(_lit(state, tile_codes.stride(width)))
-    ahead = _AHEAD[int(state.direction)]
+    ahead = np.array(tile_codes.STEPS[int(state.direction)])
     right = np.array([-ahead[1], ahead[0]])
     for column, row in np.argwhere(lit):
         x, y = np.array([state.x, state.y]) + ahead * (VIEW - 1 - row) + right * (column - VIEW // 2)

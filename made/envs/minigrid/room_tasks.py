@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, UInt32
 
 from made.envs.minigrid import rooms, tile_codes
-from made.envs.minigrid.rooms import NO_WAY, OPEN_WAY, STEPS, RoomGrid, Things, WordMaker, pick
-from made.envs.minigrid.tile_codes import BALL, DOWN, EMPTY, GOAL, KEY, KEYBOX, LOCKED, RIGHT, UP, WALL, Level
+from made.envs.minigrid.rooms import NO_WAY, OPEN_WAY, RoomGrid, Things, WordMaker, pick
+from made.envs.minigrid.tile_codes import BALL, DOWN, EMPTY, GOAL, KEY, KEYBOX, LOCKED, RIGHT, STEPS, UP, WALL, Level
 
 
 def _box(size: int) -> np.ndarray:
@@ -26,14 +26,19 @@ def _box(size: int) -> np.ndarray:
 class _Square(WordMaker):
     """A task in a square of `size` cells a side, walls included."""
 
-    size: int = eqx.field(static=True)
-    max_steps: int = eqx.field(static=True)
+    size: int = eqx.field(static=True, default=8)
+    max_steps: int = eqx.field(static=True, default=None)  # None: `steps_per_cell` for each
+    least: ClassVar[int]
+    steps_per_cell: ClassVar[int]
 
-    def _set_size(self, size: int, least: int, max_steps: int) -> None:
-        if size < least:
+    def __post_init__(self):
+        if self.size < self.least:
             name = type(self).__name__
-            raise ValueError(f"{name} needs a side of at least {least} cells, walls included, and was given {size}.")
-        self.size, self.max_steps = size, max_steps
+            raise ValueError(
+                f"{name} needs a side of at least {self.least} cells, walls included, and was given {self.size}."
+            )
+        if self.max_steps is None:
+            self.max_steps = self.steps_per_cell * self.size**2
 
     @property
     def width(self) -> int:  # type: ignore[override]
@@ -47,13 +52,11 @@ class _Square(WordMaker):
 class Empty(_Square):
     """One room with the goal in its corner: MiniGrid-Empty-{size}x{size}-v0, or -Random- with `scattered`."""
 
-    scattered: bool = eqx.field(static=True)
+    scattered: bool = eqx.field(static=True, default=False)
     n_words: ClassVar[int] = 2
     see_through: ClassVar[bool] = True
-
-    def __init__(self, size: int = 8, scattered: bool = False, max_steps: int | None = None):
-        self._set_size(size, 4, 4 * size**2 if max_steps is None else max_steps)
-        self.scattered = scattered
+    least: ClassVar[int] = 4
+    steps_per_cell: ClassVar[int] = 4
 
     def level(self, words: UInt32[Array, "2"]) -> Level:
         inner = self.size - 2
@@ -67,9 +70,8 @@ class DoorKey(_Square):
     """Two rooms, a locked door between them, and its key: MiniGrid-DoorKey-{size}x{size}-v0."""
 
     n_words: ClassVar[int] = 5
-
-    def __init__(self, size: int = 8, max_steps: int | None = None):
-        self._set_size(size, 5, 10 * size**2 if max_steps is None else max_steps)
+    least: ClassVar[int] = 5
+    steps_per_cell: ClassVar[int] = 10
 
     def level(self, words: UInt32[Array, "5"]) -> Level:
         size, inner = self.size, self.size - 2
@@ -117,17 +119,16 @@ class KeyCorridor(WordMaker):
 
     room_size: int = eqx.field(static=True)
     rows: int = eqx.field(static=True)
-    max_steps: int = eqx.field(static=True)
+    max_steps: int = eqx.field(static=True, default=None)  # None: 30 for each cell of a room
 
-    def __init__(self, room_size: int, rows: int, max_steps: int | None = None):
-        if room_size < 3 or rows < 1:
+    def __post_init__(self):
+        if self.room_size < 3 or self.rows < 1:
             raise ValueError(
                 f"KeyCorridor takes rooms of 3 cells or more, walls included, in 1 row or more; "
-                f"it was given room_size={room_size}, rows={rows}."
+                f"it was given room_size={self.room_size}, rows={self.rows}."
             )
-        self.room_size = room_size
-        self.rows = rows
-        self.max_steps = 30 * room_size**2 if max_steps is None else max_steps
+        if self.max_steps is None:
+            self.max_steps = 30 * self.room_size**2
 
     @property
     def grid(self) -> RoomGrid:
@@ -159,23 +160,23 @@ class KeyCorridor(WordMaker):
         things = rooms.place_in_room(grid, things, 0, pick(words[4], self.rows), KEY + color, words[5])
         agent = rooms.place_agent(walls, grid, things, 1, self.rows // 2, words[6])
 
-        order = [self._turn(passage, row, turn) for passage, turn in zip(grid.passages, turns, strict=True)]
+        order = [_turn(*passage, row, turn) for passage, turn in zip(grid.passages, turns, strict=True)]
         added = rooms.connect_all(grid, (1, self.rows // 2), order)
         tinted = zip(cells, pick(tints, 6), added, strict=True)
         things += tuple(rooms.door(cell, tint, there=there) for cell, tint, there in tinted)
         return rooms.draw(walls, things, agent, target)
 
-    def _turn(self, passage: tuple[int, int, int], row: Array, turn: Array) -> Array:
-        """The turn of one passage: corridor and locked door are ways already, and the locked room gets no other."""
-        i, j, side = passage
-        turn = jnp.clip(turn, 1, NO_WAY - 1)
-        if (i, side) == (1, DOWN):
-            return jnp.full_like(turn, OPEN_WAY)
-        if (i, side) == (1, RIGHT):
-            return jnp.where(row == j, OPEN_WAY, turn)
-        if (i, side) == (2, DOWN):
-            return jnp.where((row == j) | (row == j + 1), NO_WAY, turn)
-        return turn
+
+def _turn(i: int, j: int, side: int, row: Array, turn: Array) -> Array:
+    """The turn of one passage: corridor and locked door are ways already, and the locked room gets no other."""
+    turn = jnp.clip(turn, 1, NO_WAY - 1)
+    if (i, side) == (1, DOWN):
+        return jnp.full_like(turn, OPEN_WAY)
+    if (i, side) == (1, RIGHT):
+        return jnp.where(row == j, OPEN_WAY, turn)
+    if (i, side) == (2, DOWN):
+        return jnp.where((row == j) | (row == j + 1), NO_WAY, turn)
+    return turn
 
 
 ROOM_SIZE = 6
@@ -228,34 +229,24 @@ class Maze(WordMaker):
     """
 
     n_words: ClassVar[int] = 12 + 5 + 2 * 4 + 3
-    quarters: int = eqx.field(static=True)
-    visited: int = eqx.field(static=True)
-    agent_room: tuple[int, int] = eqx.field(static=True)
-    hidden: bool = eqx.field(static=True)
-    blocked: bool = eqx.field(static=True)
-    keys_last: bool = eqx.field(static=True)
-    max_steps: int = eqx.field(static=True)
+    quarters: int = eqx.field(static=True, default=4)
+    visited: int = eqx.field(static=True, default=25)
+    agent_room: tuple[int, int] = eqx.field(static=True, default=(1, 1))
+    hidden: bool = eqx.field(static=True, default=True)
+    blocked: bool = eqx.field(static=True, default=True)
+    keys_last: bool = eqx.field(static=True, default=False)
+    max_steps: int = eqx.field(static=True, default=None)  # None: 4 for each cell of the rooms visited
     width: int = eqx.field(static=True, init=False, default=3 * (ROOM_SIZE - 1) + 1)
     height: int = eqx.field(static=True, init=False, default=3 * (ROOM_SIZE - 1) + 1)
 
-    def __init__(
-        self,
-        quarters: int = 4,
-        visited: int = 25,
-        agent_room: tuple[int, int] = (1, 1),
-        *,
-        hidden: bool = True,
-        blocked: bool = True,
-        keys_last: bool = False,
-        max_steps: int | None = None,
-    ):
-        if not 1 <= quarters <= 4 or not all(0 <= at <= 2 for at in agent_room):
+    def __post_init__(self):
+        if not 1 <= self.quarters <= 4 or not all(0 <= at <= 2 for at in self.agent_room):
             raise ValueError(
-                f"Maze has 1 to 4 quarters and 3 x 3 rooms; it was given quarters={quarters}, agent_room={agent_room}."
+                f"Maze has 1 to 4 quarters and 3 x 3 rooms; it was given quarters={self.quarters}, "
+                f"agent_room={self.agent_room}."
             )
-        self.quarters, self.visited, self.agent_room = quarters, visited, agent_room
-        self.hidden, self.blocked, self.keys_last = hidden, blocked, keys_last
-        self.max_steps = 4 * visited * ROOM_SIZE**2 if max_steps is None else max_steps
+        if self.max_steps is None:
+            self.max_steps = 4 * self.visited * ROOM_SIZE**2
 
     def level(self, words: UInt32[Array, " w"]) -> Level:
         grid = RoomGrid(ROOM_SIZE, 3, 3)
@@ -275,24 +266,16 @@ class Maze(WordMaker):
         self, grid: RoomGrid, side: int, cells: list[Array], colors: list[Array], words: UInt32[Array, "2"]
     ) -> Things:
         """The locked doors of one quarter, the balls before them, and their keys."""
-        i, j = SIDES[side]
-        doors, things = (), ()
-
-        def lock(things: Things, turn: int) -> tuple[tuple[Array, Array], Things]:
-            way = (side + turn) % 4
+        (i, j), doors, things = SIDES[side], (), ()
+        ways = zip((side - 1, side + 1), words, strict=True)
+        locks = [(way % 4, colors[way % 6], word) for way, word in ways]
+        for way, color, word in locks:
             cell = cells[grid.passage(i, j, way)]
-            ball = rooms.put(things, _before(cell, way, grid.width), BLOCKER) if self.blocked else things
-            return rooms.door(cell, colors[(side + turn) % 6], locked=True), ball
-
-        def hide(things: Things, turn: int, word: Array) -> Things:
-            return rooms.place_in_room(grid, things, i, j, _key(colors[(side + turn) % 6], self.hidden), word)
-
-        for turn, word in zip((-1, 1), words, strict=True):
-            door, things = lock(things, turn)
-            doors += (door,)
+            doors += (rooms.door(cell, color, locked=True),)
+            if self.blocked:
+                things = rooms.put(things, _before(cell, way, grid.width), BLOCKER)
             if not self.keys_last:
-                things = hide(things, turn, word)
-        if self.keys_last:
-            for turn, word in zip((-1, 1), words, strict=True):
-                things = hide(things, turn, word)
+                things = rooms.place_in_room(grid, things, i, j, _key(color, self.hidden), word)
+        for _, color, word in locks if self.keys_last else ():
+            things = rooms.place_in_room(grid, things, i, j, _key(color, self.hidden), word)
         return (*doors, *things)

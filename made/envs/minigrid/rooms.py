@@ -17,13 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, UInt8, UInt32
 
-from made.envs.minigrid.tile_codes import CLOSED, DOWN, EMPTY, LEFT, LOCKED, RIGHT, UP, WALL, Level, Maker
+from made.envs.minigrid.tile_codes import CLOSED, DOWN, EMPTY, LEFT, LOCKED, RIGHT, STEPS, UP, WALL, Level, Maker
 
 Number = Any  # an int, or a traced one
 Things = tuple[tuple[Number, Number], ...]  # (cell, code) each; a cell is counted along the rows of the grid
 
 NOWHERE = np.int32(1 << 20)  # the cell of a thing that is not there
-STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))  # (dx, dy) of RIGHT, DOWN, LEFT, UP
 OPEN_WAY = np.uint32(0)  # in `connect_all`: rooms that are joined already
 NO_WAY = np.uint32(0xFFFFFFFF)  # in `connect_all`: rooms that must not be joined
 
@@ -65,25 +64,6 @@ def shuffle(words: UInt32[Array, " m"]) -> list[Int[Array, ""]]:
     return order
 
 
-def threefry(
-    seed: tuple[Array, Array], a: UInt32[Array, " B"], b: UInt32[Array, " B"], rounds: int = 13
-) -> tuple[Array, Array]:
-    """Two random words for each pair of counters: Threefry-2x32, whose 13 rounds are the least that pass BigCrush.
-
-    `jax.random` numbers its draws by their place in an array; here the counters say what they are for.
-    """
-    keys = (seed[0], seed[1], seed[0] ^ seed[1] ^ np.uint32(0x1BD11BDA))
-    a, b = a + keys[0], b + keys[1]
-    for i in range(rounds):
-        turn = (13, 15, 26, 6, 17, 29, 16, 24)[i % 8]
-        a = a + b
-        b = ((b << turn) | (b >> (32 - turn))) ^ a
-        if i % 4 == 3:
-            n = i // 4 + 1
-            a, b = a + keys[n % 3], b + keys[(n + 1) % 3] + np.uint32(n)
-    return a, b
-
-
 class RoomGrid(eqx.Module):
     """`rows` x `columns` rooms that share their walls. Room (i, j) is in column i and row j, as in the package."""
 
@@ -98,12 +78,6 @@ class RoomGrid(eqx.Module):
     @property
     def height(self) -> int:
         return (self.room_size - 1) * self.rows + 1
-
-    @property
-    def middle(self) -> tuple[int, int]:
-        """Where the package has the agent until it is placed: things that are put into rooms keep away from it."""
-        pitch, half = self.room_size - 1, self.room_size // 2
-        return (self.columns // 2) * pitch + half, (self.rows // 2) * pitch + half
 
     @property
     def passages(self) -> tuple[tuple[int, int, int], ...]:
@@ -137,16 +111,6 @@ class RoomGrid(eqx.Module):
             cells.append(y * self.width + x)
         return cells
 
-    def inside(self, i: Number, j: Number) -> Int[Array, " m"]:
-        """The cells of room (i, j) within its walls; i and j may be traced."""
-        pitch = self.room_size - 1
-        y, x = np.mgrid[1:pitch, 1:pitch]
-        return jnp.asarray((j * pitch + y.ravel()) * self.width + i * pitch + x.ravel(), jnp.int32)
-
-    def far(self, cells: Int[Array, " m"], x: Number, y: Number) -> Bool[Array, " m"]:
-        """Which cells are more than one step away from (x, y), the package's `reject_next_to`."""
-        return abs(cells % self.width - x) + abs(cells // self.width - y) > 1
-
 
 def free(things: Things, cells: Int[Array, " m"]) -> Bool[Array, " m"]:
     """Which cells have none of the things on them."""
@@ -156,13 +120,16 @@ def free(things: Things, cells: Int[Array, " m"]) -> Bool[Array, " m"]:
 def place_in_room(
     grid: RoomGrid, things: Things, i: Number, j: Number, code: Number, word: UInt32[Array, ""]
 ) -> Things:
-    """The things with one more, on a free cell within the walls of room (i, j).
+    """The things with one more, on a free cell within the walls of room (i, j), which may be traced.
 
-    It is not next to the middle of the grid, where the agent counts as being until it is placed.
+    It is not next to the middle of the grid, where the package has the agent until it is placed (`reject_next_to`).
     """
-    cells = grid.inside(i, j)
-    allowed = free(things, cells) & grid.far(cells, *grid.middle)
-    return (*things, (cells[choose(word, allowed)], code))
+    pitch, half = grid.room_size - 1, grid.room_size // 2
+    y, x = np.mgrid[1:pitch, 1:pitch]
+    cells = jnp.asarray((j * pitch + y.ravel()) * grid.width + i * pitch + x.ravel(), jnp.int32)
+    middle_x, middle_y = (n // 2 * pitch + half for n in (grid.columns, grid.rows))
+    far = abs(cells % grid.width - middle_x) + abs(cells // grid.width - middle_y) > 1
+    return (*things, (cells[choose(word, free(things, cells) & far)], code))
 
 
 def put(things: Things, cell: Number, code: Number) -> Things:

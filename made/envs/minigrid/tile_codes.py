@@ -24,6 +24,7 @@ from jaxtyping import Array, Int, Key, UInt8, UInt32
 COLORS = ("red", "green", "blue", "purple", "yellow", "grey")  # in the order of MiniGrid's color indices
 RED, GREEN, BLUE, PURPLE, YELLOW, GREY = range(6)
 RIGHT, DOWN, LEFT, UP = range(4)
+STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))  # (dx, dy) of each
 
 EMPTY = 0
 GOAL = 8 * 1 + GREEN
@@ -49,7 +50,6 @@ KINDS = (
 )
 _TYPES = (1, 8, 9, 3, 4, 5, 6, 7, 7, 7, 7, 7, 7, 7, 4, 4, 2)  # MiniGrid's object index of each kind
 _ONLY = {0: RED, 1: GREEN, 2: RED, 16: GREY}  # the color of a kind that comes in one only
-
 
 _CODES = [8 * kind + color for kind in range(len(KINDS)) for color in range(6) if _ONLY.get(kind, color) == color]
 KNOWN = np.isin(np.arange(256), _CODES)  # which bytes are the code of something
@@ -98,9 +98,7 @@ class GridState(NamedTuple):
     carrying: UInt8[Array, "*n"]  # the code of what is in hand; EMPTY for nothing
     target: UInt8[Array, "*n"]
     steps: Int[Array, "*n"]
-    hash: UInt32[
-        Array, "*n 2"
-    ]  # the grid's part of `made.envs.minigrid.views.state_hash`, kept up to date step by step
+    hash: UInt32[Array, "*n 2"]  # the grid's part of `dynamics.state_hash`, kept up to date step by step
 
 
 VIEW = 7  # the side of what the agent sees
@@ -110,12 +108,13 @@ LEAD = 8  # walls before the first row
 
 def stride(width: int) -> int:
     """How far apart two rows of a packed grid are."""
-    return _multiple(width + MARGIN, 8)
+    return width + MARGIN + -(width + MARGIN) % 8
 
 
 def packed_size(height: int, width: int) -> int:
     """The number of bytes of a packed grid."""
-    return _multiple(LEAD + height * stride(width) + LEAD, 32)
+    size = LEAD + height * stride(width) + LEAD
+    return size + -size % 32
 
 
 def pack(grid: UInt8[Array, "*n H W"]) -> UInt8[Array, "*n C"]:
@@ -132,10 +131,6 @@ def unpack(packed: UInt8[Array | np.ndarray, "*n C"], height: int, width: int) -
     """The flat array of a GridState to rows and columns."""
     rows = packed[..., LEAD : LEAD + height * stride(width)]
     return rows.reshape(*packed.shape[:-1], height, stride(width))[..., :width]
-
-
-def _multiple(n: int, of: int) -> int:
-    return -(-n // of) * of
 
 
 class Maker(eqx.Module):

@@ -15,7 +15,7 @@ from envs.minigrid.oracle import grid_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from made.envs.minigrid import dynamics, tile_codes, views
+from made.envs.minigrid import dynamics, tile_codes
 from made.envs.minigrid.env import Grid
 
 STEPS = 2_700  # a task, at least; 39 tasks make more than 100,000
@@ -162,9 +162,9 @@ def test_a_wrong_rule_is_noticed(monkeypatch):
     env = oracle.make("MiniGrid-DoorKey-8x8-v0")
     made, grid = recordings(env, np.random.default_rng(0)), grid_for(env)
     records = [next(made) for _ in range(EPISODES)]
-    wrong = views._SHADOWS.copy()
+    wrong = dynamics._SHADOWS.copy()
     wrong[8 << 7 : 9 << 7] ^= 8  # rows lit in the middle alone, such as the agent's own
-    monkeypatch.setattr(views, "_SHADOWS", wrong)
+    monkeypatch.setattr(dynamics, "_SHADOWS", wrong)
     jax.clear_caches()
     found = mismatches(grid, records)
     jax.clear_caches()

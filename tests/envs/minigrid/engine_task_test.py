@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from envs.minigrid.conftest import Same, room
 
-from made.envs.minigrid import dynamics, tile_codes, views
+from made.envs.minigrid import dynamics, tile_codes
 from made.envs.minigrid.dynamics import DROP, FORWARD, PICK_UP
 from made.envs.minigrid.env import Grid
 
@@ -41,9 +41,9 @@ def test_unknown_views_are_refused(shows):
 def test_what_is_shown_is_what_the_views_say():
     grid = Grid(Same(room(tile_codes.KEY + tile_codes.RED)), shows=EVERYTHING)
     state, obs = eqx.filter_jit(grid.reset)(jax.random.key(0))
-    assert np.array_equal(obs["image"], views.image(state, tile_codes.stride(6)))
-    assert np.array_equal(obs["full"], views.full_view(state, 5, 6))
-    assert np.array_equal(obs["hash"], views.state_hash(state)) and int(obs["direction"]) == tile_codes.RIGHT
+    assert np.array_equal(obs["image"], dynamics.image(state, tile_codes.stride(6)))
+    assert np.array_equal(obs["full"], dynamics.full_view(state, 5, 6))
+    assert np.array_equal(obs["hash"], dynamics.state_hash(state)) and int(obs["direction"]) == tile_codes.RIGHT
 
 
 # The noisy television

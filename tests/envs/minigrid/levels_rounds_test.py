@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.extend.random import threefry_2x32
 
-from made.envs.minigrid import MultiRoom, room_search_cpu, room_search_gpu, rooms
-from made.envs.minigrid.room_search_cpu import Shape
+from made.envs.minigrid import MultiRoom, multiroom, packed_rooms
 
 SIDE = 25
 coordinates = st.integers(0, 20)
@@ -63,7 +62,7 @@ def one_try(chain: list, word: int, largest: int) -> tuple | None:
 def test_rooms_are_apart_as_the_package_says(boxes):
     rects = [(x, y, min(w, SIDE - x), min(h, SIDE - y)) for x, y, w, h in boxes]
     words = jnp.asarray([word(*box) for box in rects], jnp.uint32)
-    found = room_search_cpu.apart(jnp.repeat(words, 64), jnp.tile(words, 64)).reshape(64, 64)
+    found = packed_rooms.apart(jnp.repeat(words, 64), jnp.tile(words, 64)).reshape(64, 64)
     np.testing.assert_array_equal(found, [[apart(new, old) for old in rects] for new in rects])
 
 
@@ -73,7 +72,7 @@ def test_a_try_is_what_the_package_does(largest):
     rng = np.random.default_rng(largest)
     corners = [(rng.integers(0, 24 - size).tolist(), size.tolist()) for size in rng.integers(4, 11, (3000, 2))]
     lines = [[(*corner, *np.minimum(size, largest).tolist(), 0, 2)] for corner, size in corners]
-    attempt, placed = jax.jit(room_search_cpu.one_try, static_argnums=4), 0
+    attempt, placed = jax.jit(packed_rooms.one_try, static_argnums=4), 0
     for length in range(1, 5):
         words = rng.integers(0, 2**32, len(lines), dtype=np.uint32)
         packed = [jnp.asarray([word(*chain[k]) for chain in lines], jnp.uint32) for k in range(length)]
@@ -90,7 +89,7 @@ def test_first_rooms_are_all_that_fit_alike_often():
     """The package draws corner and size until both fit."""
     rng = np.random.default_rng(0)
     number = jnp.arange(200_000, dtype=jnp.uint32)
-    words = np.asarray(room_search_cpu.first_room(number, (jnp.uint32(1), jnp.uint32(2)), 10)).tolist()
+    words = np.asarray(packed_rooms.first_room(number, (jnp.uint32(1), jnp.uint32(2)), 10)).tolist()
     ours = np.array([room(w)[:4] for w in words])
     assert {room(w)[5] for w in words} == {2}
     x, y, w, h = rng.integers(0, 23, (2, 400_000)).tolist() + rng.integers(4, 11, (2, 400_000)).tolist()
@@ -107,24 +106,26 @@ def test_threefry_is_threefry():
     """With the 20 rounds of jax.random it gives the words of jax.random."""
     key, counts = jnp.array([7, 11], jnp.uint32), jnp.arange(10, dtype=jnp.uint32)
     wanted = threefry_2x32(key, counts)
-    ours = rooms.threefry((key[0], key[1]), counts[:5], counts[5:], rounds=20)
+    ours = packed_rooms.threefry((key[0], key[1]), counts[:5], counts[5:], rounds=20)
     np.testing.assert_array_equal(jnp.concatenate(ours), wanted)
 
 
 def test_levels_do_not_depend_on_how_the_work_is_cut():
     """So they are the same on every machine, and whether a level is kept cannot depend on what is around it."""
-    many = room_search_cpu.chains(jax.random.key(3), 300, 4, 6, Shape(1 << 11, 1 << 8, 1))
-    few = room_search_cpu.chains(jax.random.key(3), 100, 4, 6, Shape(1 << 9, 1 << 9, 2))
+    many = multiroom.chains(jax.random.key(3), 300, 4, 6, (1 << 11, 1 << 8))
+    few = multiroom.chains(jax.random.key(3), 100, 4, 6, (1 << 9, 1 << 9))
     np.testing.assert_array_equal(few, many[:, :100])
     assert len(np.unique(np.asarray(many), axis=1).T) == 300
 
 
-@pytest.mark.parametrize("most", [1 << 24, 1 << 8], ids=["one round", "many rounds"])
-def test_rounds_of_fixed_sizes_find_the_same_chains(most, monkeypatch):
+@pytest.mark.parametrize(
+    ("most", "largest"), [(1 << 24, 5), (1 << 8, 5), (1 << 24, 7)], ids=["one round", "many rounds", "another size"]
+)
+def test_rounds_of_fixed_sizes_find_the_same_chains(most, largest, monkeypatch):
     """What accelerators use: sizes fixed beforehand, nothing asked on the way."""
-    monkeypatch.setattr(room_search_gpu, "MOST", most)
-    cut = room_search_cpu.chains(jax.random.key(3), 100, 4, 5, Shape(1 << 9, 1 << 9, 2))
-    np.testing.assert_array_equal(room_search_gpu.chains_at_once(jax.random.key(3), 100, 4, 5), cut)
+    monkeypatch.setattr(multiroom, "MOST", most)
+    cut = multiroom.chains(jax.random.key(3), 100, 4, largest, (1 << 9, 1 << 9))
+    np.testing.assert_array_equal(multiroom.chains_at_once(jax.random.key(3), 100, 4, largest), cut)
 
 
 def test_levels_come_from_the_key_alone_and_differ():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from envs.minigrid.conftest import room
 
-from made.envs.minigrid import dynamics, tile_codes, views
+from made.envs.minigrid import dynamics, tile_codes
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def walk(grid):
         step = jax.vmap(lambda s, a: grid.step(s, a, jax.random.key(0))[0])
         start = jax.tree.map(lambda x: jnp.broadcast_to(x, (actions.shape[1], *x.shape)), state)
         states = jax.lax.scan(lambda s, a: (step(s, a),) * 2, start, actions)[1]
-        return states, dynamics.grid_hash(states.grid), jax.vmap(jax.vmap(views.state_hash))(states)
+        return states, dynamics.grid_hash(states.grid), jax.vmap(jax.vmap(dynamics.state_hash))(states)
 
     return jax.device_get(run(jax.random.randint(jax.random.key(1), (200, 40), 0, 7)))
 
@@ -52,7 +52,7 @@ def test_either_half_of_the_hash_alone_tells_these_states_apart(walk):
 
 def test_everything_but_the_clock_and_the_target_counts(grid):
     state, _ = grid.start(room(tile_codes.BOX + tile_codes.GREY, x=3, y=1))
-    told = lambda s: tuple(np.asarray(views.state_hash(s._replace(hash=dynamics.grid_hash(s.grid)))))  # noqa: E731
+    told = lambda s: tuple(np.asarray(dynamics.state_hash(s._replace(hash=dynamics.grid_hash(s.grid)))))  # noqa: E731
     place = tile_codes.LEAD + tile_codes.stride(6) + 4
     other = [
         state._replace(x=state.x + 1),

@@ -10,7 +10,7 @@ from minigrid.core.grid import Grid as PackageGrid
 from minigrid.envs import EmptyEnv
 from minigrid.wrappers import FullyObsWrapper
 
-from made.envs.minigrid import tile_codes, views
+from made.envs.minigrid import dynamics, tile_codes
 from made.envs.minigrid.tile_codes import Level
 
 CODES = np.flatnonzero(tile_codes.KNOWN)
@@ -18,7 +18,7 @@ CODES = np.flatnonzero(tile_codes.KNOWN)
 
 @pytest.fixture(scope="module")
 def lit():
-    return jax.jit(jax.vmap(views.lit))
+    return jax.jit(jax.vmap(dynamics.lit))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7])
@@ -52,7 +52,7 @@ def test_views_from_every_place_and_side_even_of_a_grid_without_an_outer_wall(si
             theirs[see].append(env.gen_obs()["image"])
     states = jax.tree.map(lambda *x: np.stack(x), *states)
     for see in theirs:
-        view = partial(views.image, stride=tile_codes.stride(size), see_through=see)
+        view = partial(dynamics.image, stride=tile_codes.stride(size), see_through=see)
         assert np.array_equal(jax.jit(jax.vmap(view))(states), np.stack(theirs[see])), see
 
 
@@ -61,5 +61,5 @@ def test_the_full_view_is_the_packages(task):
     env = FullyObsWrapper(oracle.make(task))
     obs, _ = env.reset(seed=5)
     state = oracle.state_of(env.unwrapped)
-    full = views.full_view(state, env.unwrapped.height, env.unwrapped.width)
+    full = dynamics.full_view(state, env.unwrapped.height, env.unwrapped.width)
     assert full.dtype == np.uint8 and np.array_equal(full, obs["image"])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
-from made.nets.fast_scan import PaddedDense, scan_deferred_grad
-from made.nets.layers import Dense
+from made.nets.layers import Dense, PaddedDense
+from made.nets.recurrent import scan_deferred_grad
 
 T, B, WIDTH = 5, 3, 4
 
