@@ -1,6 +1,7 @@
 """Shared by all tests: the CPU, programs that compile quickly and once, no writing into the user's cache of them."""
 
 import atexit
+import gc
 import os
 import shutil
 import subprocess
@@ -27,7 +28,14 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers have it from here
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # what one test compiles, the others and other processes find
         os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="made-tests-")
         atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+def pytest_collection_finish():
+    """Collect garbage seldom: traced programs are many live objects, and walking them takes a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +47,7 @@ def cache(tmp_path_factory):
         patch.setenv("MADE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
     jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 @pytest.fixture(scope="session")
