@@ -38,6 +38,28 @@ def pytest_collection_finish():
     gc.set_threshold(20_000, 10, 10)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def level_0():
+    """Programs of this process compile at the level of XLA_FLAGS. Those of `made` in other processes: at level 1."""
+    from made.training import sharding
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharding, "options", lambda level: {})
+        yield
+
+
+@pytest.fixture(scope="module")
+def level_1():
+    """Programs of this process compile as for users, so that their bits can be compared with another process's."""
+    from made.training import run_batch, sharding
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharding, "options", lambda level: {"xla_backend_optimization_level": level})
+        run_batch._programs.cache_clear()
+        yield
+    run_batch._programs.cache_clear()
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     """Compiled programs are kept while the tests of a file run and shared by their processes, as they are for users."""
