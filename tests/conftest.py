@@ -1,6 +1,7 @@
 """Shared by all tests: the CPU, programs that compile quickly and once, no writing into the user's cache of them."""
 
 import atexit
+import gc
 import os
 import shutil
 import subprocess
@@ -27,7 +28,36 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers have it from here
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # what one test compiles, the others and other processes find
         os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="made-tests-")
         atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+def pytest_collection_finish():
+    """Collect garbage seldom: traced programs are many live objects, and walking them takes a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def level_0():
+    """Programs of this process compile at the level of XLA_FLAGS. Those of `made` in other processes: at level 1."""
+    from made.training import sharding
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharding, "options", lambda level: {})
+        yield
+
+
+@pytest.fixture(scope="module")
+def level_1():
+    """Programs of this process compile as for users, so that their bits can be compared with another process's."""
+    from made.training import run_batch, sharding
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharding, "options", lambda level: {"xla_backend_optimization_level": level})
+        run_batch._programs.cache_clear()
+        yield
+    run_batch._programs.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +69,7 @@ def cache(tmp_path_factory):
         patch.setenv("MADE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
     jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 @pytest.fixture(scope="session")

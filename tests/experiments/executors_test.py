@@ -25,7 +25,7 @@ from made.experiments.store.job_lock import locked
 from made.experiments.store.store import Scale, Store
 from made.training import memory
 
-pytestmark = pytest.mark.usefixtures("cache")  # shared by all processes
+pytestmark = pytest.mark.usefixtures("cache", "level_1")  # compiled programs and their bits are those of all processes
 # Twenty deterministic runs in two programs that compile in a second each.
 STUDY = Study(experiment("chain"), Scale.SMOKE, ("iterations=20", "every=10"))
 WORDS = ["run", "chain", "--scale", "smoke", "--set", STUDY.settings[0], "--set", STUDY.settings[1]]
