@@ -199,7 +199,7 @@ class Export:
     remove: Flag = False  # delete the run folders that were packed, after the files were read again and compared
 
     def main(self) -> int:
-        from made.experiments.store import packed
+        from made.experiments.store import locking
 
         store = _store(self.out)
         if self.remove and self.to is not None:
@@ -207,7 +207,7 @@ class Export:
         there = store.experiments()
         if unknown := [name for name in self.experiments if name not in there]:
             raise ValueError(f"{self.out} holds no runs of {unknown[0]}: it has {', '.join(there) or 'none at all'}.")
-        done = [one for name in self.experiments or there for one in packed.export(store, name, self.to, self.remove)]
+        done = [one for name in self.experiments or there for one in locking.export(store, name, self.to, self.remove)]
         if not done:
             raise ValueError(f"{self.out} holds no runs to pack: run `made run EXPERIMENT --out {self.out}` first.")
         for one in done:

@@ -13,7 +13,7 @@ from made.experiments.executors import Options
 from made.experiments.report.model import Figure, Section
 from made.experiments.resumable import partial_runs, progress_text
 from made.experiments.scheduler import MOST_LANES, Group, Outcome, Study, plan, schedule
-from made.experiments.store.job_lock import wait_for
+from made.experiments.store.locking import wait_for
 from made.experiments.store.store import Job, Scale, Store
 from made.experiments.store.table import Table
 from made.experiments.types import ClaimResult, Experiment, PaperFigure, check_claims

@@ -24,7 +24,7 @@ from made.core.config import NoSuchField, config_id, override, suggest, to_dict
 from made.core.safe_files import DiskFull
 from made.core.trial import Record, TimeLimitReached, Trial, rows_of
 from made.experiments import resumable
-from made.experiments.store.job_lock import locked
+from made.experiments.store.locking import locked
 from made.experiments.store.store import Job, RunExists, Scale, Store
 from made.experiments.types import Experiment
 from made.training import memory, signals

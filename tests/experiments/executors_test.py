@@ -21,7 +21,7 @@ from made.core.trial import RunsFailed
 from made.experiments import executors, experiment, runner, scheduler
 from made.experiments.executors import Options, Task
 from made.experiments.scheduler import Result, Study, max_batch, plan, run_group
-from made.experiments.store.job_lock import locked
+from made.experiments.store.locking import locked
 from made.experiments.store.store import Scale, Store
 from made.training import memory
 

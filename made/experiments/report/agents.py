@@ -12,8 +12,7 @@ import numpy as np
 
 from made.experiments import plots
 from made.experiments.report import charts
-from made.experiments.store import packed
-from made.experiments.store.store import UNREADABLE
+from made.experiments.store import files
 from made.training import checkpoint_file
 
 _GIF, _PNG = (b"GIF87a", b"GIF89a"), b"\x89PNG\r\n\x1a\n"
@@ -53,8 +52,8 @@ def packed_in(folder: Path) -> dict[Path, Agent]:
     runs: dict[str, Any] = {}
     records: dict[str, list[dict[str, Any]]] = {}
     try:
-        stored = packed.read(folder / "runs")
-    except UNREADABLE:
+        stored = files.read_packed(folder / "runs")
+    except files.UNREADABLE:
         return {}
     for one in stored:
         runs[one.label] = {**one.run["description"], **one.run["provenance"]}

@@ -2,41 +2,31 @@
 
     <root>/made-store.json
     <root>/<experiment>/<scale>/<label>/<run-id>-s<seed>/{run.json, metrics.csv[, arrays.safetensors]}
-    <root>/<experiment>/<scale>{.csv.gz, .json[, .safetensors]}   runs that `made export` packed, see packed.py
+    <root>/<experiment>/<scale>{.csv.gz, .json[, .safetensors]}   runs that `made export` packed
 
 The run-id is the hash of the run's description, so a changed setting makes a new folder and an unchanged
-job is never run twice. Nothing read from here is executed: JSON, CSV and safetensors, each checked
-against a checksum.
+job is never run twice. `files.py` has the formats.
 """
 
-import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
-import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
-import numpy as np
 from numpy.typing import ArrayLike
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from made.core import safe_files
-from made.experiments.store import packed
-from made.experiments.store.table import Record, Table, checked, read_csv, storable, write_csv
+from made.experiments.store import files
+from made.experiments.store.table import Record, Table
 from made.training.paths import FORMAT, MARKER, demand_store, make_dir
-from made.training.provenance import alive, machine
 
 _UNFINISHED = ".unfinished"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-_ABANDONED_S = 24 * 3600  # how long to leave a temporary folder whose writer, elsewhere, cannot be seen
 
 
 class Scale(StrEnum):
@@ -74,13 +64,6 @@ class RunExists(FileExistsError, ValueError):
     """The run is in the store already; it was not overwritten."""
 
 
-# What reading a damaged folder may raise: unreadable files, bad JSON, CSV, numbers or safetensors.
-UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-UNREADABLE += (SafetensorError,)
-_KINDS = {"format": int, "label": str, "seed": int, "run_id": str, "written": str}
-_KINDS |= dict.fromkeys(("columns", "files", "description", "provenance"), dict)
-
-
 class Store:
     """The results under one folder, created by the first write.
 
@@ -99,13 +82,12 @@ class Store:
     def __init__(self, root: str | os.PathLike[str]):
         self.root = Path(root)
         self.problems: list[str] = []
-        self._packs: dict[Path, tuple[Any, dict[Path, Record] | None]] = {}
+        self._packed: dict[Path, tuple[Any, dict[Path, Record] | None]] = {}
         demand_store(self.root)
 
     def has(self, job: Job, run_id: str) -> bool:
         """Whether the run is stored and undamaged."""
-        folder = self.folder(job, run_id)
-        return self._read(folder) is not None
+        return self._read(self.folder(job, run_id)) is not None
 
     def write(
         self,
@@ -120,33 +102,39 @@ class Store:
 
         `rows` maps 'step' and each metric to a column [T]; `arrays` maps 'step' and each name to
         snapshots [T', ...]. The folder appears whole, by a rename; of two processes that write one job,
-        one wins and the other is told so. A damaged folder in the way is set aside, not deleted.
+        one wins and the other raises. A damaged folder in the way is set aside, not deleted.
         """
         target = self.folder(job, run_id)
-        files = {"metrics.csv": write_csv(normal := storable(rows)).encode()}
-        if arrays:
-            files["arrays.safetensors"] = save(storable(arrays, arrays=True))
-        run = {
-            "format": FORMAT, **job._asdict(), "run_id": run_id,
-            "written": datetime.now(UTC).isoformat(timespec="microseconds"),
-            "columns": {name: column.dtype.name for name, column in normal.items()},
-            "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
-            "description": description, "provenance": provenance or {},
-        }  # fmt: skip
-        files["run.json"] = (json.dumps(run, indent=1, default=_plain) + "\n").encode()
-        return self.put(files, target)
-
-    def put(self, files: Mapping[str, bytes], target: Path) -> Path:
-        """The files of a run as its folder, whole or not at all; `RunExists` if it is there already."""
+        content = files.run_files(
+            {**job._asdict(), "run_id": run_id},
+            files.storable(rows),
+            files.storable(arrays or {}, arrays=True),
+            {"description": description, "provenance": provenance or {}},
+        )
+        place = target.relative_to(self.root)
         with safe_files.disk_full_message(
             lambda: f"The disk is full: {target} was not stored; what was stored before is whole."
         ):
             self.mark()
-            if target in (self._packed(target.parents[1]) or ()):
-                raise RunExists(f"{target.relative_to(self.root)} is packed already and was not stored again.")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _clean(target.parent)
-            return self._place(files, target)
+            if target in (self.packed(job.experiment, job.scale) or ()):
+                raise RunExists(f"{place} is packed already and was not stored again.")
+            temporary = target.with_name(f".tmp-{target.name}-{secrets.token_hex(4)}")
+            temporary.mkdir(parents=True)
+            try:
+                for name, part in content.items():
+                    safe_files.create(temporary / name, part).close()
+                if target.exists() and self.read_folder(target) is None:
+                    target.rename(target.with_name(f".damaged-{target.name}-{secrets.token_hex(4)}"))
+                temporary.rename(target)
+            except OSError as error:
+                if not target.exists():
+                    raise
+                raise RunExists(f"{place} is stored already and was not overwritten.") from error
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+        for left in target.parent.glob(f".tmp-{target.name}-*"):  # of a writer that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        return target
 
     def table(self, experiment: str, scale: Scale | str, run_ids: Mapping[str, str] | None = None) -> Table:
         """The recorded values of an experiment.
@@ -155,38 +143,34 @@ class Store:
         every label, each with the configuration that was written last, so that old and new settings never
         mix in one curve.
         """
+        records = [record for _, record in self.records(experiment, scale, run_ids)]
         if run_ids is None:
-            newest: dict[str, tuple[str, str]] = {}
-            for run in self.runs(experiment, scale):
-                stamp = (run["written"], run["run_id"])
-                newest[run["label"]] = max(newest.get(run["label"], stamp), stamp)
-            run_ids = {label: run_id for label, (_, run_id) in newest.items()}
-        at: dict[tuple[str, str], list[Path]] = {}
-        for folder in self._folders(experiment, scale):
-            at.setdefault((folder.parent.name, folder.name.rpartition("-s")[0]), []).append(folder)
-        wanted = [(label, one) for label, id in run_ids.items() for one in at.get((_escaped(label), id), ())]
-        read = ((label, self._read(folder)) for label, folder in wanted)
-        return Table(record._replace(label=label) for label, record in read if record is not None)
+            written = sorted(records, key=lambda one: (one.run["written"], one.run["run_id"]))
+            run_ids = dict(sorted({one.label: one.run["run_id"] for one in written}.items()))
+        chosen = {one: [x for x in records if (x.label, x.run["run_id"]) == one] for one in run_ids.items()}
+        return Table(record._replace(label=label) for (label, _), found in chosen.items() for record in found)
 
     def runs(self, experiment: str, scale: Scale | str) -> list[dict[str, Any]]:
         """The run.json of every undamaged run, all configurations, sorted by label, run-id and seed."""
-        read = [self._read(folder, numbers=False) for folder in self._folders(experiment, scale)]
-        runs = [dict(record.run) for record in read if record is not None]
+        runs = [dict(record.run) for _, record in self.records(experiment, scale)]
         return sorted(runs, key=lambda run: (run["label"], run["run_id"], run["seed"]))
+
+    def records(
+        self, experiment: str, scale: Scale | str, run_ids: Mapping[str, str] | None = None
+    ) -> list[tuple[Path, Record]]:
+        """Every undamaged run with its numbers, and the folder where it is or would be. `run_ids` as in `table`."""
+        base = self._scale(experiment, scale)
+        folders = {one for label in _visible(base) for one in _visible(label)}
+        folders |= (self.packed(experiment, scale) or {}).keys()
+        if run_ids is not None:
+            wanted = {(_escaped(label), run_id) for label, run_id in run_ids.items()}
+            folders = {one for one in folders if (one.parent.name, one.name.rpartition("-s")[0]) in wanted}
+        return [(folder, record) for folder in sorted(folders) if (record := self._read(folder)) is not None]
 
     def scales(self, experiment: str) -> list[Scale]:
         """The scales at which the experiment has any run."""
         at = {s: self._scale(experiment, s) for s in Scale}
-        return [s for s, folder in at.items() if any(map(_visible, _visible(folder))) or packed.there(folder)]
-
-    def records(self, experiment: str, scale: Scale | str) -> list[tuple[Path, Record]]:
-        """Every undamaged run with its numbers, all configurations, and the folder where it stands or would."""
-        read = [(folder, self._read(folder)) for folder in self._folders(experiment, scale)]
-        return [(folder, record) for folder, record in read if record is not None]
-
-    def packed(self, experiment: str, scale: Scale | str) -> dict[Path, Record] | None:
-        """The packed runs by the folders where they would stand; None where the packed files are damaged."""
-        return self._packed(self._scale(experiment, scale))
+        return [s for s, base in at.items() if any(map(_visible, _visible(base))) or any(files.packed_stamp(base))]
 
     def unfinished(self, experiment: str, name: str) -> Path:
         """A folder for what a long run leaves until it is stored: hidden, and made by whoever writes there.
@@ -208,12 +192,8 @@ class Store:
         """The experiments that have a folder here."""
         return [folder.name for folder in _visible(self.root)]
 
-    def _scale(self, experiment: str, scale: Scale | str) -> Path:
-        _demand_name("an experiment", experiment)
-        return self.root / experiment / Scale(scale).value
-
     def folder(self, job: Job, run_id: str) -> Path:
-        """Where a run stands, or would."""
+        """Where a run is, or would be."""
         _demand_name("a run id", run_id)
         if job.seed < 0:
             raise ValueError(f"Seeds are whole numbers from 0 on, but the job has seed {job.seed!r}.")
@@ -227,88 +207,40 @@ class Store:
                 self.root / MARKER, json.dumps({"what": "results of made", "format": FORMAT}) + "\n"
             )
 
-    def _place(self, files: Mapping[str, bytes], target: Path) -> Path:
-        temporary = target.parent / f".tmp-{machine()}-{os.getpid()}-{secrets.token_hex(4)}"
-        temporary.mkdir()
-        try:
-            for name, content in files.items():
-                safe_files.create(temporary / name, content).close()
-            if target.exists() and self.unpacked(target) is None:
-                os.rename(target, target.parent / f".damaged-{target.name}-{secrets.token_hex(4)}")
-            try:
-                os.rename(temporary, target)
-            except OSError as error:
-                if not target.exists():
-                    raise
-                raise RunExists(
-                    f"{target.relative_to(self.root)} is stored already and was not overwritten."
-                ) from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        return target
-
-    def unpacked(self, folder: Path, *, numbers: bool = True) -> Record | None:
-        """The run of a folder; None where there is none, or a damaged one."""
-        if not folder.is_dir():
-            return None
-        try:
-            return _read(folder, numbers)
-        except UNREADABLE as error:
-            return self._damaged(folder, error)
-
-    def _read(self, folder: Path, *, numbers: bool = True) -> Record | None:
-        return self.unpacked(folder, numbers=numbers) or (self._packed(folder.parents[1]) or {}).get(folder)
-
-    def _packed(self, base: Path) -> dict[Path, Record] | None:
-        stamp = packed.stamp(base)
-        if base not in self._packs or self._packs[base][0] != stamp:
+    def packed(self, experiment: str, scale: Scale | str) -> dict[Path, Record] | None:
+        """The packed runs by the folders where they would be; None where the packed files are damaged."""
+        base = self._scale(experiment, scale)
+        stamp = files.packed_stamp(base)
+        if self._packed.get(base, (None,))[0] != stamp:
             runs: dict[Path, Record] | None = None
             try:
-                read = packed.read(base)
-                jobs = [Job(base.parent.name, one.label, one.seed, Scale(base.name)) for one in read]
-                runs = {self.folder(job, one.run["run_id"]): one for job, one in zip(jobs, read, strict=True)}
-            except UNREADABLE as error:
+                read = files.read_packed(base)
+                runs = {self.folder(Job(experiment, x.label, x.seed, Scale(scale)), x.run["run_id"]): x for x in read}
+            except files.UNREADABLE as error:
                 self._damaged(base, error)
-            self._packs[base] = stamp, runs
-        return self._packs[base][1]
+            self._packed[base] = stamp, runs
+        return self._packed[base][1]
 
-    def _folders(self, experiment: str, scale: Scale | str) -> list[Path]:
-        """Where the runs stand, and where those that are packed would."""
-        base = self._scale(experiment, scale)
-        return sorted({*(one for label in _visible(base) for one in _visible(label)), *(self._packed(base) or ())})
+    def read_folder(self, folder: Path) -> Record | None:
+        """The run of a folder; None where there is none, or a damaged one."""
+        try:
+            return files.read_folder(folder) if folder.is_dir() else None
+        except files.UNREADABLE as error:
+            return self._damaged(folder, error)
+
+    def _read(self, folder: Path) -> Record | None:
+        experiment, scale = folder.relative_to(self.root).parts[:2]
+        return self.read_folder(folder) or (self.packed(experiment, scale) or {}).get(folder)
+
+    def _scale(self, experiment: str, scale: Scale | str) -> Path:
+        _demand_name("an experiment", experiment)
+        return self.root / experiment / Scale(scale).value
 
     def _damaged(self, path: Path, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}".removeprefix("ValueError: ").partition("\n")[0]
         problem = f"{path.relative_to(self.root)}: {reason}"
         if problem not in self.problems:
             self.problems.append(problem)
-
-
-def _read(folder: Path, numbers: bool) -> Record:
-    run = json.loads((folder / "run.json").read_text("utf-8"))
-    if wrong := [key for key, kind in _KINDS.items() if not isinstance(run.get(key), kind)]:
-        raise ValueError(f"run.json lacks {', '.join(wrong)}")
-    if run["format"] > FORMAT:
-        raise ValueError(f"run.json has format {run['format']} but this made reads up to {FORMAT}")
-    label = unquote(folder.parent.name.replace("__", "/"))
-    if (label, folder.name) != (run["label"], f"{run['run_id']}-s{run['seed']}"):
-        raise ValueError(f"run.json is of {run['label']!r}, {run['run_id']}-s{run['seed']}, not of this folder")
-    content = {"metrics.csv": b""} | {n: b"" for n in run["files"] if n == "arrays.safetensors"}
-    for name in content:  # only these two names are ever opened, whatever run.json says
-        content[name] = (folder / name).read_bytes()
-        if hashlib.sha256(content[name]).hexdigest() != run["files"].get(name):
-            raise ValueError(f"{name} does not match its checksum: it was cut short or edited")
-    if not numbers:
-        return Record(run["label"], run["seed"], {}, run=run)
-    rows = checked(read_csv(content["metrics.csv"].decode(), run["columns"]))
-    arrays = load(content["arrays.safetensors"]) if "arrays.safetensors" in content else {}
-    return Record(run["label"], run["seed"], rows, checked(arrays, arrays=True), run)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    raise ValueError(f"{value!r} is not plain data: describe runs by numbers, text, lists and dicts.")
 
 
 def _escaped(label: str) -> str:
@@ -333,13 +265,6 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(Path(e.path) for e in entries if e.is_dir() and not e.name.startswith("."))
 
 
-def _clean(folder: Path) -> None:
-    """Remove temporary folders whose writer is dead."""
-    for path in folder.glob(".tmp-*"):
-        place, pid = [*path.name.split("-"), "", ""][1:3]
-        try:
-            old = time.time() - path.stat().st_mtime > _ABANDONED_S
-        except FileNotFoundError:  # its writer has just finished
-            continue
-        if old or (place == machine() and pid.isdigit() and not alive(int(pid))):
-            shutil.rmtree(path, ignore_errors=True)
+def _visible(folder: Path) -> list[Path]:
+    entries = os.scandir(folder) if folder.is_dir() else ()
+    return sorted(Path(e.path) for e in entries if e.is_dir() and not e.name.startswith("."))

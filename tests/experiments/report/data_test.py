@@ -10,7 +10,7 @@ from made.experiments import experiments
 from made.experiments.paper import lock_probes
 from made.experiments.report import agents, charts, collect, model
 from made.experiments.report.page import render
-from made.experiments.store import packed
+from made.experiments.store import files
 from made.experiments.store.table import Label, Record, Table
 from made.tabular.families import Lock
 
@@ -72,7 +72,8 @@ def test_packed_runs_of_made_train_are_read_with_their_video(tmp_path, gif, png)
     }
     other = {**told, "description": {"format": 2, "command": "made run", "options": None}}
     runs = [Record("a", seed, rows, run=told) for seed, rows in columns.items()]
-    packed.write(tmp_path / "some" / "runs", [*runs, Record("b", 0, columns[0], run=other)])
+    (tmp_path / "some").mkdir()
+    files.write_packed(tmp_path / "some" / "runs", [*runs, Record("b", 0, columns[0], run=other)])
     folder = run_folder(tmp_path / "some" / "a", gif, png)
     alone = agents.read(folder)
     for name in ("run.json", "metrics.jsonl"):
