@@ -222,7 +222,7 @@ def _study(name: str, scale: str | None, settings: tuple[str, ...], store):
     from made.experiments.store.store import Scale
 
     about = experiment(name)
-    return runner.Study(about, Scale(scale or runner.largest_scale(about, store) or "small"), settings)
+    return runner.Study(about, Scale(scale) if scale else [Scale.SMALL, *runner.scales(about, store)][-1], settings)
 
 
 def _store(out: Path):
@@ -258,10 +258,10 @@ def _print_paths(written, to_markdown: Path | None = None) -> int:
 
 def _tell_lack(studies, store) -> None:
     """What was not run of experiments that are judged from what was."""
-    from made.experiments.runner import load, not_run, with_partial_runs
+    from made.experiments.runner import load, not_run
 
     for one in (one for one in studies if one.experiment.in_pieces):
-        if lack := not_run(one, with_partial_runs(one, store, load(one, store)[0])):
+        if lack := not_run(one, load(one, store, partial=True)[0]):
             print(f"Not run of {one.experiment.name} at scale {one.scale.value}: {', '.join(lack)}.")
 
 
@@ -270,7 +270,7 @@ def _tell(judged, numbers: bool = True) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from made.experiments.report.model import SAID, SEVERAL, kind_of
+    from made.experiments.report import SAID, SEVERAL, kind_of
 
     if not judged:
         return
