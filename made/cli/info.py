@@ -14,12 +14,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import jax
 import tyro
 
+from made.agents import registry as agents
+from made.bonuses import registry as bonuses
 from made.cli.train import Flag, shown
 from made.core.config import PLUG_INS, suggest
 from made.core.plugins import entry_points, install
 from made.envs.control import rendering
+from made.envs.minigrid import GRIDS
+from made.envs.minigrid.play import play
+from made.envs.registry import list_envs, make
+from made.experiments import experiments
 
 # Kind -> name -> line of `made list`. Other names get the first line of their docstring.
 ABOUT = json.loads(Path(__file__).with_name("descriptions.json").read_text("utf-8"))
@@ -36,12 +43,6 @@ def grid_line(grid: Any) -> str:
 
 def everything() -> dict[str, dict[str, str]]:
     """Kind -> name -> one line."""
-    from made.agents import registry as agents
-    from made.bonuses import registry as bonuses
-    from made.envs.minigrid import GRIDS
-    from made.envs.registry import list_envs, make
-    from made.experiments import experiments
-
     known = {
         "bonuses": (bonuses.list_bonuses("on_policy", installed=False), bonuses.make_bonus),
         "control-bonuses": (bonuses.list_bonuses("off_policy", installed=False), bonuses.make_bonus),
@@ -144,8 +145,6 @@ def _python() -> list[Finding]:
 
 
 def _devices() -> list[Finding]:
-    import jax
-
     devices = jax.devices()
     kinds = ", ".join(sorted({f"{d.platform} ({d.device_kind})" for d in devices}))
     found = [Finding("ok", f"{len(devices)} JAX device(s): {kinds}; {os.cpu_count()} CPU cores")]
@@ -263,6 +262,4 @@ class Play:
     keys: Annotated[str | None, shown("KEYS")] = None
 
     def main(self) -> int:
-        from made.envs.minigrid.play import play
-
         return play(self.task, self.seed, self.keys)

@@ -18,9 +18,7 @@ import tyro
 import made
 from made.cli.experiments import Check, Choose, Demo, Export, Figure, Report, Run
 from made.cli.info import Doctor, List, Map, Play
-from made.cli.plot import Plot
-from made.cli.train import Train
-from made.cli.transfer import Transfer
+from made.cli.train import Plot, Train, Transfer
 from made.core import safe_files
 from made.core.config import suggest
 from made.core.trial import RunsFailed

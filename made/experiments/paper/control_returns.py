@@ -72,7 +72,7 @@ def curve(ax, table: Table, label: str, look: str | plots.Style) -> None:
     """
     look = plots.style_of(look) if isinstance(look, str) else look
     at, curves = shared.evaluations(table, label)
-    middle = np.asarray(plots.interval_band(ax, at, curves, look).estimate)
+    middle = plots.interval_band(ax, at, curves, look)
     if shared.is_partial(table, label):
         circle = {"marker": "o", "markersize": 4, "markerfacecolor": "none", "clip_on": False}
         ax.plot(at[-1:], middle[-1:], color=look.color, **circle)

@@ -65,7 +65,8 @@ def shared():
             return made[0]
 
         patch.setattr(control_tasks, "prepare", once)
-        patch.setattr(resumable, "contextlib", types.SimpleNamespace(closing=contextlib.nullcontext))  # it stays open
+        closing = lambda x: contextlib.nullcontext(x) if x in made else contextlib.closing(x)  # noqa: E731
+        patch.setattr(resumable, "contextlib", types.SimpleNamespace(closing=closing))  # the backend stays open
         patch.setattr(resumable, "SECONDS", 0.0)  # a checkpoint at each row
         patch.setattr(resumable, "SELDOM", 0.0)
         yield
