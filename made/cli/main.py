@@ -7,7 +7,6 @@ import itertools
 import os
 import re
 import shlex
-import subprocess
 import sys
 import traceback
 import warnings
@@ -43,9 +42,8 @@ class Completion:
     shell: Annotated[Literal["bash", "zsh", "fish"], tyro.conf.Positional]
 
     def main(self) -> int:
-        asked = [sys.executable, "-m", "made", "--tyro-print-completion", self.shell]
-        script = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-        print(script, end="")
+        with contextlib.suppress(SystemExit):
+            parse(["--tyro-print-completion", self.shell])
         print(f"made: to install: made completion {self.shell} > {PLACES[self.shell]}", file=sys.stderr)
         return 0
 

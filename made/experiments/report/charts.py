@@ -34,10 +34,15 @@ def learning_curves(table: Table) -> dict[str, Any]:
     Time is a run's part of the wall-clock of its program, wall_s / lanes, spread evenly over the log intervals: many
     runs share one compiled program, and nothing finer is recorded.
     """
-    panels = [
-        {"name": task, "lines": [_method_line(table, task, method) for method in grids.methods(table, task)]}
-        for task in grids.tasks(table)
-    ]
+    panels = []
+    for task in grids.tasks(table):
+        lines = []
+        for method in grids.methods(table, task):
+            frames, returns = grids.returns(table, f"{task}/{method}")
+            made_by = [run["provenance"] for run in table.runs(f"{task}/{method}")]
+            seconds = np.mean([one.get("wall_s", np.nan) / max(one.get("lanes", 1), 1) for one in made_by])
+            lines.append(line(method, frames, seconds * frames / frames[-1], returns, shown=method in SHOWN))
+        panels.append({"name": task, "lines": lines})
     devices = dict.fromkeys(run["provenance"].get("device") for one in table.labels() for run in table.runs(one))
     where = ", ".join(str(device) for device in devices if device)
     note = (
@@ -46,16 +51,6 @@ def learning_curves(table: Table) -> dict[str, Any]:
         "small batches look slower."
     )
     return {"y": "episode return", "note": note, "panels": panels}
-
-
-def _method_line(table: Table, task: str, method: str) -> dict[str, Any]:
-    label = f"{task}/{method}"
-    frames, returns = grids.returns(table, label)
-    clocks = [
-        run["provenance"].get("wall_s", np.nan) / max(run["provenance"].get("lanes", 1), 1) for run in table.runs(label)
-    ]
-    seconds = np.mean(clocks) * frames / frames[-1]
-    return line(method, frames, seconds, returns, shown=method in SHOWN)
 
 
 def line(
@@ -79,20 +74,17 @@ def visit_maps(table: Table) -> dict[str, Any]:
     """Figure 5 as data: median visits over seeds, for each form of value iteration and bonus a map [4, H] a window."""
     steps, visits = table.arrays("vi/bernstein", "visits")
     lock = Lock(H=(visits.shape[2] - 2) // 4)
-    places = np.array([[int(x(c, h)) for h in range(lock.H)] for c in (0, 1) for x in (lock.good, lock.dead)])
-    forms: list[Mapping[str, Any]] = []
+    places = [int(x(c, h)) for c in (0, 1) for x in (lock.good, lock.dead) for h in range(lock.H)]
+    forms = []
     for form, text in FORMS.items():
-        methods = [m for m in lock_probes.SHOWN if f"{form}/{m}" in table.labels()]
+        methods = []
+        for method in (one for one in lock_probes.SHOWN if f"{form}/{one}" in table.labels()):
+            median = np.median(lock_probes.maps(table, f"{form}/{method}"), axis=0)
+            methods.append({"text": plots.name_of(method), "frames": [_rounded(counts[places]) for counts in median]})
         if methods:
-            forms.append({"text": text, "methods": [_method_map(table, form, m, places) for m in methods]})
+            forms.append({"text": text, "methods": methods})
     about = {"rows": ROWS, "columns": lock.H, "steps": [int(step) for step in steps]}
     return {**about, "seeds": len(table.seeds("vi/bernstein")), "forms": forms}
-
-
-def _method_map(table: Table, form: str, method: str, places: np.ndarray) -> dict[str, Any]:
-    median = np.median(lock_probes.maps(table, f"{form}/{method}"), axis=0)
-    frames = [[float(f"{x:.4g}") for x in counts[places].ravel()] for counts in median]
-    return {"text": plots.style_of(method).text, "frames": frames}
 
 
 class Agent(NamedTuple):
@@ -123,7 +115,7 @@ def read_agent(folder: Path) -> Agent | None:
     return _agent(folder, run, records)
 
 
-def packed_agents(folder: Path) -> dict[Path, Agent]:
+def packed_agents(folder: Path) -> dict[Path, Agent | None]:
     """The runs in runs.csv.gz and runs.json of a folder, by the folders that have their videos and other files."""
     runs: dict[str, Any] = {}
     records: dict[str, list[dict[str, Any]]] = {}
@@ -136,25 +128,30 @@ def packed_agents(folder: Path) -> dict[Path, Agent]:
         for row in zip(*(column.tolist() for column in one.rows.values()), strict=True):
             metrics = {name: x for name, x in zip(one.rows, row, strict=True) if x == x}
             records.setdefault(one.label, []).append({"seed": one.seed, **metrics})
-    found = {folder / label: _agent(folder / label, run, records.get(label, [])) for label, run in runs.items()}
-    return {at: agent for at, agent in found.items() if agent is not None}
+    return {folder / label: _agent(folder / label, run, records.get(label, [])) for label, run in runs.items()}
 
 
 def _agent(folder: Path, run: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Agent | None:
+    by_seed: dict[int, dict[int, tuple[float, float]]] = {}  # seed -> frames -> (seconds, return)
     try:
-        command, session, curve = str(run["command"]), run["sessions"][-1], _curve(records)
-    except (ValueError, LookupError, TypeError):
+        command, session = str(run["command"]), run["sessions"][-1]
+        for one in (one for one in records if one.get("return") is not None):
+            by_seed.setdefault(one["seed"], {})[one["frames"]] = (one["seconds"], one["return"])
+    except (LookupError, TypeError, AttributeError):
         return None
     try:
         checkpoint_file.demand_layout(run, folder / "run.json")
     except ValueError as error:
         warnings.warn(f"Left out of the report: {error}", stacklevel=2)
         return None
-    if curve is None or not isinstance(options := run.get("options"), dict):
+    frames = sorted(set.intersection(*map(set, by_seed.values()))) if by_seed else []
+    if not frames or not isinstance(options := run.get("options"), dict):
         return None
+    values = np.array([[seen[at] for at in frames] for seen in by_seed.values()], float)
     task, bonus = (str(options.get(name, "")) for name in ("env", "bonus"))
     text = "first-visit " * bool(options.get("first_visit")) + {"none": "no bonus"}.get(bonus, bonus)
-    drawn = line(bonus, *curve, text=f"{text} ({folder.name})")
+    seconds, returns = values[:, :, 0].mean(axis=0), values[:, :, 1]
+    drawn = line(bonus, np.array(frames), seconds, returns, text=f"{text} ({folder.name})")
     device = str(session.get("cpu") if session.get("device") == "cpu" else session.get("device"))
     cores = f", {session['cpu_cores']} cores" if session.get("device") == "cpu" and "cpu_cores" in session else ""
     videos, dreams = _images(folder, "video-seed*.gif", _GIF), _images(folder, "dream-seed*.gif", _GIF)
@@ -173,21 +170,8 @@ def _returns(folder: Path) -> Returns:
         with open(folder / "dreams.csv", encoding="utf-8", newline="") as file:
             pairs = [(float(row["paid"]), float(row["imagined"])) for row in csv.DictReader(file)]
     except (OSError, ValueError, LookupError, TypeError):
-        pairs = []
+        return ()
     return tuple(pair for pair in pairs if np.isfinite(pair).all())
-
-
-def _curve(records: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """(frames [R], seconds [R], returns [seeds, R]) of the records that every seed has; None without any."""
-    by_seed: dict[int, dict[int, tuple[float, float]]] = {}
-    for one in records:
-        if one.get("return") is not None:
-            by_seed.setdefault(one["seed"], {})[one["frames"]] = (one["seconds"], one["return"])
-    frames = sorted(set.intersection(*map(set, by_seed.values()))) if by_seed else []
-    if not frames:
-        return None
-    values = np.array([[seen[at] for at in frames] for seen in by_seed.values()], float)
-    return np.array(frames), values[:, :, 0].mean(axis=0), values[:, :, 1]
 
 
 def agent_curves(agents: Sequence[Agent]) -> dict[str, Any]:

@@ -81,9 +81,9 @@ def find(roots: Sequence[Path]) -> Found:
             for section in read_json(folder):
                 earlier.setdefault(section.name, section)
             for at, run in {folder: charts.read_agent(folder), **charts.packed_agents(folder)}.items():
-                runs.setdefault(at.resolve(), run)
-    agents = [run for run in runs.values() if run is not None]
-    return Found(stores, sorted(agents, key=lambda run: (not run.videos, run.task, run.name)), earlier)
+                if run is not None:
+                    runs.setdefault(at.resolve(), run)
+    return Found(stores, sorted(runs.values(), key=lambda run: (not run.videos, run.task, run.name)), earlier)
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:

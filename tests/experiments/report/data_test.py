@@ -78,7 +78,8 @@ def test_packed_runs_of_made_train_are_read_with_their_video(tmp_path, gif, png)
     alone = charts.read_agent(folder)
     for name in ("run.json", "metrics.jsonl"):
         (folder / name).unlink()
-    assert charts.packed_agents(tmp_path / "some") == {folder: alone}, "as from its folder; `made run` left no agent"
+    packed = charts.packed_agents(tmp_path / "some")
+    assert packed == {folder: alone, tmp_path / "some" / "b": None}, "as from its folder; `made run` left no agent"
     assert collect.find([tmp_path]).agents == [alone]
     (tmp_path / "some" / "runs.csv.gz").write_bytes(b"")
     assert charts.packed_agents(tmp_path / "some") == {} == charts.packed_agents(tmp_path)
