@@ -16,8 +16,7 @@ from made.core.safe_files import write_atomic
 from made.experiments import experiment, experiments, runner, types
 from made.experiments.executors import Options
 from made.experiments.report import SAID, SEVERAL, collect, kind_of, page
-from made.experiments.store import locking
-from made.experiments.store.store import Scale, Store
+from made.experiments.store import Scale, Store, locking
 from made.training.paths import require_dir, require_file
 
 OBSERVED_WIDTH = 320  # characters of a verdict in the table of the terminal

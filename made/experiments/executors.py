@@ -29,7 +29,7 @@ from made.core.trial import TimeLimitReached
 from made.experiments import experiment
 from made.experiments.resumable import clear_partial
 from made.experiments.scheduler import Group, Result, Study, reason, run_trials
-from made.experiments.store.store import Scale, Store
+from made.experiments.store import Scale, Store
 from made.training.compile_cache import use_compilation_cache
 from made.training.paths import MARKER
 

@@ -21,9 +21,8 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from made.core.trial import Record, TimeLimitReached, Trial
-from made.experiments.store import table
+from made.experiments.store import Store, table
 from made.experiments.store.files import UNREADABLE
-from made.experiments.store.store import Store
 from made.training import checkpoint, run_dir, train_loop, video
 from made.training.backends import TrainPlan, control_tasks
 from made.training.loggers import JSONL

@@ -12,8 +12,8 @@ from made.experiments import executors, plots
 from made.experiments.executors import Options
 from made.experiments.resumable import partial_runs, progress_text
 from made.experiments.scheduler import MOST_LANES, Group, Outcome, Study, plan, schedule
+from made.experiments.store import Job, Scale, Store
 from made.experiments.store.locking import wait_for
-from made.experiments.store.store import Job, Scale, Store
 from made.experiments.store.table import Table
 from made.experiments.types import ClaimResult, Experiment, PaperFigure, Verdict
 from made.training.paths import make_dir

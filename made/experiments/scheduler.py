@@ -24,8 +24,8 @@ from made.core.config import NoSuchField, config_id, override, suggest, to_dict
 from made.core.safe_files import DiskFull
 from made.core.trial import Record, TimeLimitReached, Trial, rows_of
 from made.experiments import resumable
+from made.experiments.store import Job, RunExists, Scale, Store
 from made.experiments.store.locking import locked
-from made.experiments.store.store import Job, RunExists, Scale, Store
 from made.experiments.types import Experiment
 from made.training import memory, signals
 from made.training.provenance import provenance

@@ -11,7 +11,7 @@ import numpy as np
 from made.core import safe_files
 from made.core.trial import Trial
 from made.experiments.statistics import Interval, number_text, paired_interval
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Table
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from made.cli import experiments, info, main
 from made.experiments import experiment, plots, runner, scheduler
 from made.experiments.executors import Options
 from made.experiments.report.collect import Report
-from made.experiments.store import locking
-from made.experiments.store.store import Scale, Store
+from made.experiments.store import Scale, Store, locking
 from made.experiments.types import ClaimResult
 
 
@@ -330,7 +329,7 @@ def test_sigterm_ends_a_run_with_what_is_stored_and_says_how_to_resume(tmp_path,
     """It comes when the first run is stored."""
     script = (
         "import os, signal, sys, threading; from made.cli import main as cli\n"
-        "from made.experiments.store.store import Store\n"
+        "from made.experiments.store import Store\n"
         "write, first = Store.write, threading.Lock()  # a second SIGTERM may come when the handler is gone\n"
         "def stored(*what):\n"
         "    at = write(*what)\n"

@@ -22,8 +22,8 @@ from made.core.trial import RunsFailed
 from made.experiments import executors, experiment, runner, scheduler
 from made.experiments.executors import Options, Workers
 from made.experiments.scheduler import Result, Study, max_batch, plan, run_group
+from made.experiments.store import Scale, Store
 from made.experiments.store.locking import locked
-from made.experiments.store.store import Scale, Store
 from made.training import memory
 
 pytestmark = pytest.mark.usefixtures("cache")  # shared by all processes

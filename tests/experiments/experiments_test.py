@@ -20,7 +20,7 @@ from made.experiments.report import collect
 from made.experiments.report.page import markdown, render
 from made.experiments.scheduler import Study, plan, schedule
 from made.experiments.statistics import Interval
-from made.experiments.store.store import Scale, Store
+from made.experiments.store import Scale, Store
 from made.experiments.store.table import Record, Table
 from made.experiments.types import Claim, ClaimResult, Effect, Experiment, Verdict, above, choose, within
 from made.training.run_batch import group_by_program

@@ -8,7 +8,7 @@ import pytest
 
 from made.experiments import resumable as module
 from made.experiments.resumable import columns, progress_text
-from made.experiments.store.store import Store
+from made.experiments.store import Store
 from made.experiments.store.table import Record, Table
 from made.training.provenance import over_pieces
 

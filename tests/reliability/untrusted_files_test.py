@@ -20,7 +20,7 @@ from made.cli import experiments, main
 from made.experiments import plots
 from made.experiments.report import Figure, Section, collect
 from made.experiments.report.page import render
-from made.experiments.store.store import Job, Scale, Store
+from made.experiments.store import Job, Scale, Store
 from made.experiments.types import Effect
 from made.training import checkpoint, checkpoint_file, compile_cache, run_dir, video
 from made.training.loggers import JSONL

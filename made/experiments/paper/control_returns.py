@@ -10,7 +10,7 @@ from made.experiments import plots
 from made.experiments.paper import control_setup as shared
 from made.experiments.paper import control_verdicts as claims
 from made.experiments.statistics import n_seeds_text, resampled_means
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, rng
 from made.training.control_config import BONUS_COEFS

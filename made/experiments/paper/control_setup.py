@@ -19,7 +19,7 @@ from made.bonuses.release import ReleasedRND, ReleasedVAE
 from made.bonuses.rnd import RND
 from made.experiments.resumable import progress_text
 from made.experiments.statistics import CensoredTimes, time_to_threshold
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Table
 from made.experiments.types import read_settings
 from made.training.control_config import ControlConfig, bonus_coef_for, control_config

@@ -13,7 +13,7 @@ from made.experiments import plots
 from made.experiments.paper import control_returns
 from made.experiments.paper import control_setup as shared
 from made.experiments.paper import control_verdicts as claims
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Claim, Experiment, PaperFigure, Verdict, above, effects_of, together
 from made.training.control_config import DreamerConfig, dreamer_config, resolve_dreamer

@@ -14,7 +14,7 @@ from made.core.trial import Trial
 from made.experiments import plots
 from made.experiments.paper import minigrid_setup as shared
 from made.experiments.paper.minigrid_methods import Family
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Experiment, PaperFigure, rng
 from made.training.on_policy import RunConfig

@@ -20,7 +20,7 @@ from made.core import Bonus
 from made.envs.minigrid import make_grid
 from made.experiments.paper.minigrid_methods import FAMILY, IMPACT, Family
 from made.experiments.statistics import CensoredTimes, time_to_threshold
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Table
 from made.experiments.types import read_settings
 from made.training.on_policy import RunConfig

@@ -15,7 +15,7 @@ from made.experiments import experiment, experiments, plots, runner
 from made.experiments.report import Figure, Section, charts, read_json, write_json
 from made.experiments.report.page import write
 from made.experiments.runner import Study
-from made.experiments.store.store import MARKER, Scale, Store
+from made.experiments.store import MARKER, Scale, Store
 from made.experiments.types import ClaimResult, Experiment
 from made.training.paths import make_dir
 from made.training.provenance import merged

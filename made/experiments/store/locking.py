@@ -15,8 +15,7 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 
 from made.core import safe_files
-from made.experiments.store import files
-from made.experiments.store.store import Job, Scale, Store
+from made.experiments.store import Job, Scale, Store, files
 from made.training.paths import remove_empty
 
 POLL_S = 2.0  # between two attempts while waiting for a lock

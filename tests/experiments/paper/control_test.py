@@ -33,7 +33,7 @@ from made.experiments.paper import (
 )
 from made.experiments.report import collect
 from made.experiments.scheduler import plan, schedule
-from made.experiments.store.store import Job, Scale, Store
+from made.experiments.store import Job, Scale, Store
 from made.experiments.store.table import Label, Record, Table
 from made.experiments.types import Experiment, read_settings, take_settings
 from made.training import progress, sharding, signals, train_loop

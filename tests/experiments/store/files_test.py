@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from made.cli import main
-from made.experiments.store import files, locking
-from made.experiments.store.store import Job, RunExists, Scale, Store
+from made.experiments.store import Job, RunExists, Scale, Store, files, locking
 from made.experiments.store.table import Record
 
 LABELS = ("vi/made", "gated/(o, a), 10k", 'q"1"')

@@ -7,15 +7,13 @@ import threading
 
 import pytest
 
-from made.experiments.store import locking
+from made.experiments.store import Job, Scale, Store, locking
 from made.experiments.store.locking import locked, wait_for
-from made.experiments.store.store import Job, Scale, Store
 
 JOB, ID = Job("lock", "vi/made", 3, Scale.SMOKE), "ab12"
 OTHER = JOB._replace(seed=4)
 HOLD = f"""import os, sys
 from made.experiments.store.locking import locked
-from made.experiments.store.store import Job, Scale, Store
 with locked(Store(sys.argv[1]), [(Job(*{tuple(JOB[:3])!r}, Scale.SMOKE), {ID!r})]):
     print(os.getpid(), flush=True)
     sys.stdin.read()

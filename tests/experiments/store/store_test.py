@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from made.core import safe_files
-from made.experiments.store import files
-from made.experiments.store.store import Job, RunExists, Scale, Store, _escaped
+from made.experiments.store import Job, RunExists, Scale, Store, _escaped, files
 
 JOB = Job("lock", "vi/made", 3, Scale.SMOKE)
 ROWS = {"step": np.arange(4) * 10, "return": np.array([0.1, np.nan, 0.3, 1e-30], np.float32)}
@@ -273,7 +272,6 @@ RACE = """
 import sys
 import numpy as np
 from pathlib import Path
-from made.experiments.store.store import Job, RunExists, Scale, Store
 mine = float(sys.argv[2])
 store, won = Store(Path(sys.argv[1])), 0
 print("ready", flush=True)
