@@ -1,9 +1,10 @@
 """The configuration that the options of `made train` ask for."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from made.agents.dreamer.agent import Dreamer
 from made.agents.dreamer.network import Layout
@@ -31,35 +32,32 @@ BONUS_COEF = 0.01  # default without --strength
 DREAMER_BONUS_COEF, DREAMER_STEPS, DREAMER_WINDOW, DREAMER_EPISODE = 0.005, 200_000, 16, 10
 
 
-class Options(NamedTuple):
-    """What is trained, by names, as `made train` takes it."""
-
-    env: str
-    agent: str
-    bonus: str
-    first_visit: bool = False
-    bonus_coef: float | None = None
-    strength: float | None = None
-    settings: Sequence[str] = ()  # path=value
-
-
-def build(*names: Any, **options: Any) -> RunConfig | ReplayRun | ControlConfig:
-    """The configuration of those `Options`. Its length is still to be set."""
-    given = Options(*names, **options)
-    env, agent, bonus, first_visit, bonus_coef, strength, settings = given
+def build(
+    env: str,
+    agent: str,
+    bonus: str,
+    first_visit: bool = False,
+    bonus_coef: float | None = None,
+    strength: float | None = None,
+    settings: Sequence[str] = (),
+) -> RunConfig | ReplayRun | ControlConfig:
+    """The configuration that these options of `made train` name. Its length is still to be set."""
     if bonus_coef is not None and not 0 <= bonus_coef < math.inf:
         raise ValueError(f"--bonus-coef must be a number of at least 0, got {bonus_coef:g}.")
     if strength is not None and not 0 < strength < math.inf:
         raise ValueError(f"--strength must be a number above 0, got {strength:g}.")
     if bonus == "none" and (first_visit or strength is not None):
         raise ValueError("--bonus none gives no reward: leave --first-visit and --strength out.")
-    setting = _setting(agent)
+    setting = "on_policy"
+    with contextlib.suppress(ValueError):  # an unknown name raises an error below
+        setting = setting_of(make_agent(agent))
     if setting == "dreamer" and (_is_elsewhere(env) or env[:1].isupper()):  # misspelt grids too
-        return _dreamer_run(given)
+        if strength is not None:
+            raise ValueError("--strength is for agents that learn from rollouts: give Dreamer a --bonus-coef.")
+        return _dreamer_run(env, agent, _bonus(bonus, first_visit), bonus_coef, settings)
     if setting != "on_policy" or env in CONTROL or env in SPARSE:
-        return _control_run(given)
-    task, who = environment(env), make_agent(agent)
-    intrinsic = _bonus(bonus, first_visit)
+        return _control_run(env, agent, bonus, bonus_coef, settings, first_visit or strength is not None)
+    task, who, intrinsic = environment(env), make_agent(agent), _bonus(bonus, first_visit)
     if strength is not None:
         intrinsic = Calibrated(intrinsic, strength)
     if bonus_coef is None:  # a strength is reached at coefficient 1
@@ -108,9 +106,10 @@ def _with_pool(run: RunConfig) -> RunConfig:
     return dataclasses.replace(run, resets_per_update=run.pool_per_env * run.n_envs)
 
 
-def _control_run(options: Options) -> ControlConfig:
-    """RAD or Dreamer from pixels, SAC from states, on a task of DeepMind Control."""
-    env, agent, bonus, first_visit, bonus_coef, strength, settings = options
+def _control_run(
+    env: str, agent: str, bonus: str, bonus_coef: float | None, settings: Sequence[str], rollouts: bool
+) -> ControlConfig:
+    """RAD or Dreamer from pixels, SAC from states, on a task of DeepMind Control. `rollouts`: with options of those."""
     if setting_of(make_agent(agent)) == "on_policy":
         raise ValueError(
             f"{agent} chooses among a few actions, and those of {env} are numbers in [-1, 1]: take --agent rad or "
@@ -121,7 +120,7 @@ def _control_run(options: Options) -> ControlConfig:
             f"{agent} acts in tasks of DeepMind Control, such as pendulum_swingup, and {env} is none: take one of them "
             "or another agent, such as --agent impala."
         )
-    if first_visit or strength is not None:
+    if rollouts:
         raise ValueError(
             "--first-visit and --strength are for rollouts of grids and tables: leave them out on control tasks."
         )
@@ -137,7 +136,9 @@ def _control_run(options: Options) -> ControlConfig:
     return resolve(run)
 
 
-def _dreamer_run(options: Options) -> ReplayRun:
+def _dreamer_run(
+    env: str, agent: str, intrinsic: Bonus, bonus_coef: float | None, settings: Sequence[str]
+) -> ReplayRun:
     """Dreamer in a compiled environment, a grid or a table, sized for two cores.
 
     It has a head for the ends of episodes and, for discrete actions, likelihood ratios. Eight environments take 50
@@ -145,14 +146,10 @@ def _dreamer_run(options: Options) -> ReplayRun:
     every 5 actions. Fewer and larger ones learn less in the same time: a reward that is rare takes many steps of the
     reward head. The entropy is rewarded, or the actor settles on one action before it knows any.
     """
-    env, agent, bonus, first_visit, bonus_coef, strength, settings = options
-    if strength is not None:
-        raise ValueError("--strength is for agents that learn from rollouts: give Dreamer a --bonus-coef.")
-    task, intrinsic = environment(env), _bonus(bonus, first_visit)
+    task = environment(env)
     if isinstance(task, Hosted):
         raise ValueError(f"Dreamer learns in compiled environments and on control tasks; {env} is hosted elsewhere.")
-    small = Layout(deter=64, hidden=64, units=64)
-    who = make_agent(agent)
+    small, who = Layout(deter=64, hidden=64, units=64), make_agent(agent)
     if agent == "dreamer":
         who = Dreamer(small, 10, actor_rate=3e-4, value_rate=3e-4, entropy=1e-3, reinforce=1.0, ends=True)
     schedule = Constant(DREAMER_BONUS_COEF if bonus_coef is None else bonus_coef)
@@ -164,14 +161,6 @@ def _dreamer_run(options: Options) -> ReplayRun:
     trial = dataclasses.replace(trial, run=_with_pool(trial.run), replay=dataclasses.replace(trial.replay, steps=steps))
     trial.fits()
     return trial
-
-
-def _setting(agent: str) -> str:
-    """What an agent of that name learns from. An unknown name raises an error later."""
-    try:
-        return setting_of(make_agent(agent))
-    except ValueError:
-        return "on_policy"
 
 
 def _is_elsewhere(env: str) -> bool:

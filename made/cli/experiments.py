@@ -12,6 +12,12 @@ from typing import Annotated
 import tyro
 
 from made.cli.train import Flag, Several, shown
+from made.core.safe_files import write_atomic
+from made.experiments import experiment, experiments, runner, types
+from made.experiments.executors import Options
+from made.experiments.report import SAID, SEVERAL, collect, kind_of, page
+from made.experiments.store import Scale, Store, locking
+from made.training.paths import require_dir, require_file
 
 OBSERVED_WIDTH = 320  # characters of a verdict in the table of the terminal
 
@@ -28,11 +34,6 @@ class Demo:
     report: Path = Path("report")  # where figures and the HTML report go
 
     def main(self) -> int:
-        from made.experiments import experiments, runner
-        from made.experiments.report import collect
-        from made.experiments.store.store import Scale, Store
-        from made.training.paths import require_dir
-
         store, scale = Store(self.out), Scale(self.scale)
         require_dir(self.report, "--report")  # before two minutes of work
         studies = [runner.Study(experiment, scale) for experiment in experiments().values() if experiment.in_demo]
@@ -67,10 +68,6 @@ class Run:
     partition: Annotated[str | None, shown("NAME")] = None  # SLURM partition
 
     def main(self) -> int:
-        from made.experiments import runner
-        from made.experiments.executors import Options
-        from made.experiments.store.store import Store
-
         for name in ("seeds", "max_batch"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}.")
@@ -97,8 +94,6 @@ class Figure:
     to: Path = Path("report")  # the folder for PNG and SVG
 
     def main(self) -> int:
-        from made.experiments import runner
-
         store = _store(self.out)
         for _, path in runner.draw(_study(self.experiment, self.scale, self.set, store), store, self.to):
             print(path)
@@ -117,8 +112,6 @@ class Check:
     strict: Flag = False  # exit with 1 if a claim does not hold
 
     def main(self) -> int:
-        from made.experiments import experiments, runner
-
         store = _store(self.out)
         names = [self.experiment] if self.experiment else list(experiments())
         chosen = [_study(name, self.scale, self.set, store) for name in names]
@@ -146,8 +139,6 @@ class Choose:
     replace: Flag = False  # write over settings that were taken over before
 
     def main(self) -> int:
-        from made.experiments import experiments, runner, types
-
         searches = [name for name, one in experiments().items() if one.search is not None]
         store = _store(self.out)
         one = _study(self.experiment, self.scale, self.set, store)
@@ -175,9 +166,6 @@ class Report:
     markdown: Path | None = None  # also write the results as a Markdown page
 
     def main(self) -> int:
-        from made.experiments.report import collect
-        from made.training.paths import require_file
-
         _demand_there(*self.out)
         if self.markdown is not None:
             require_file(self.markdown, "--markdown")  # before figures are drawn
@@ -199,15 +187,13 @@ class Export:
     remove: Flag = False  # delete the run folders that were packed, after the files were read again and compared
 
     def main(self) -> int:
-        from made.experiments.store import packed
-
         store = _store(self.out)
         if self.remove and self.to is not None:
             raise ValueError("--remove works within one store: leave out --to, or --remove.")
         there = store.experiments()
         if unknown := [name for name in self.experiments if name not in there]:
             raise ValueError(f"{self.out} holds no runs of {unknown[0]}: it has {', '.join(there) or 'none at all'}.")
-        done = [one for name in self.experiments or there for one in packed.export(store, name, self.to, self.remove)]
+        done = [one for name in self.experiments or there for one in locking.export(store, name, self.to, self.remove)]
         if not done:
             raise ValueError(f"{self.out} holds no runs to pack: run `made run EXPERIMENT --out {self.out}` first.")
         for one in done:
@@ -218,17 +204,12 @@ class Export:
 
 def _study(name: str, scale: str | None, settings: tuple[str, ...], store):
     """An experiment with its settings, at the largest recorded scale unless one is given."""
-    from made.experiments import experiment, runner
-    from made.experiments.store.store import Scale
-
     about = experiment(name)
-    return runner.Study(about, Scale(scale or runner.largest_scale(about, store) or "small"), settings)
+    return runner.Study(about, Scale(scale) if scale else [Scale.SMALL, *runner.scales(about, store)][-1], settings)
 
 
 def _store(out: Path):
     """A store to read from."""
-    from made.experiments.store.store import Store
-
     _demand_there(out)
     return Store(out)
 
@@ -244,12 +225,9 @@ def _print_paths(written, to_markdown: Path | None = None) -> int:
     for figure in (figure for section in written.sections for figure in section.figures):
         print(f"drawn: {figure.file}")
     if to_markdown is not None:
-        from made.core import safe_files
-        from made.experiments.report import page
-
         to_markdown.parent.mkdir(parents=True, exist_ok=True)
         recorded = [section for section in written.sections if section.provenance]
-        safe_files.write_atomic(to_markdown, page.markdown(recorded, to_markdown))
+        write_atomic(to_markdown, page.markdown(recorded, to_markdown))
     _tell([row for row in written.judged if row.seeds], numbers=False)
     _warn(written)
     print(f"The report, with figures, tables, settings and provenance: {written.page}")
@@ -258,10 +236,8 @@ def _print_paths(written, to_markdown: Path | None = None) -> int:
 
 def _tell_lack(studies, store) -> None:
     """What was not run of experiments that are judged from what was."""
-    from made.experiments.runner import load, not_run, with_partial_runs
-
     for one in (one for one in studies if one.experiment.in_pieces):
-        if lack := not_run(one, with_partial_runs(one, store, load(one, store)[0])):
+        if lack := runner.not_run(one, runner.load(one, store, partial=True)[0]):
             print(f"Not run of {one.experiment.name} at scale {one.scale.value}: {', '.join(lack)}.")
 
 
@@ -269,8 +245,6 @@ def _tell(judged, numbers: bool = True) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
-
-    from made.experiments.report.model import SAID, SEVERAL, kind_of
 
     if not judged:
         return

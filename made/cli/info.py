@@ -14,34 +14,27 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import jax
 import tyro
 
+from made.agents import registry as agents
+from made.bonuses import registry as bonuses
 from made.cli.train import Flag, shown
 from made.core.config import PLUG_INS, suggest
 from made.core.plugins import entry_points, install
 from made.envs.control import rendering
+from made.envs.minigrid import GRIDS
+from made.envs.minigrid.play import play
+from made.envs.registry import list_envs, make
+from made.experiments import experiments
 
 # Kind -> name -> line of `made list`. Other names get the first line of their docstring.
 ABOUT = json.loads(Path(__file__).with_name("descriptions.json").read_text("utf-8"))
 FAMILIES, VARIANTS = ABOUT.pop("families"), ABOUT.pop("variants")  # of grids, by class and by field
 
 
-def grid_line(grid: Any) -> str:
-    """One line on a grid task: its family, its variants and its time limit."""
-    fields = {field.name: getattr(grid.maker, field.name) for field in dataclasses.fields(grid.maker)}
-    parts = [FAMILIES[type(grid.maker).__name__].format(**fields)]
-    parts += [words for name, words in VARIANTS.items() if fields.get(name)] + ["noisy TV"] * grid.noisy_tv
-    return ", ".join(parts) + f"; {grid.maker.max_steps} steps"
-
-
 def everything() -> dict[str, dict[str, str]]:
     """Kind -> name -> one line."""
-    from made.agents import registry as agents
-    from made.bonuses import registry as bonuses
-    from made.envs.minigrid import GRIDS
-    from made.envs.registry import list_envs, make
-    from made.experiments import experiments
-
     known = {
         "bonuses": (bonuses.list_bonuses("on_policy", installed=False), bonuses.make_bonus),
         "control-bonuses": (bonuses.list_bonuses("off_policy", installed=False), bonuses.make_bonus),
@@ -57,10 +50,18 @@ def everything() -> dict[str, dict[str, str]]:
     return {
         "experiments": {name: f"{e.title} ({e.figure})" for name, e in experiments().items()},
         **lines,
-        "grids": {name: grid_line(make()) for name, make in GRIDS.items()},
+        "grids": {name: _grid_line(make()) for name, make in GRIDS.items()},
         "installed": {point.name: f"{group} of another package [{point.value}]" for group, point in points},
         "scales": ABOUT["scales"],
     }
+
+
+def _grid_line(grid: Any) -> str:
+    """The family of a grid task, its variants and its time limit."""
+    fields = {field.name: getattr(grid.maker, field.name) for field in dataclasses.fields(grid.maker)}
+    parts = [FAMILIES[type(grid.maker).__name__].format(**fields)]
+    parts += [words for name, words in VARIANTS.items() if fields.get(name)] + ["noisy TV"] * grid.noisy_tv
+    return ", ".join(parts) + f"; {grid.maker.max_steps} steps"
 
 
 class Row(NamedTuple):
@@ -128,24 +129,20 @@ def version(package: str) -> str | None:
 
 def examine() -> list[Finding]:
     """Everything there is to say, most basic first."""
-    return [*_python(), *_devices(), *_graphics(), *_extras(), *_clashes()]
+    packages = ("made-rl", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "matplotlib", "safetensors")
+    needed = [_needed(version(one), f"{one} {version(one) or 'not installed'}", install()) for one in packages]
+    extras = [
+        _needed(importlib.util.find_spec(module), f"{module}: {purpose}", install(extra))
+        for module, (extra, purpose) in EXTRAS.items()
+    ]
+    return [Finding("ok", f"Python {platform.python_version()}"), *needed, *_devices(), *_graphics(), *extras]
 
 
-def _needed(here: Any, what: str, fix: str, otherwise: Literal["missing", "wrong"] = "missing") -> Finding:
-    return Finding("ok", what) if here else Finding(otherwise, what, fix)
-
-
-def _python() -> list[Finding]:
-    new = sys.version_info >= (3, 11)
-    found = [_needed(new, f"Python {platform.python_version()}", "install Python 3.11, 3.12 or 3.13", "wrong")]
-    for package in ("made-rl", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "matplotlib", "safetensors"):
-        found.append(_needed(version(package), f"{package} {version(package) or 'not installed'}", install()))
-    return found
+def _needed(here: Any, what: str, fix: str) -> Finding:
+    return Finding("ok", what) if here else Finding("missing", what, fix)
 
 
 def _devices() -> list[Finding]:
-    import jax
-
     devices = jax.devices()
     kinds = ", ".join(sorted({f"{d.platform} ({d.device_kind})" for d in devices}))
     found = [Finding("ok", f"{len(devices)} JAX device(s): {kinds}; {os.cpu_count()} CPU cores")]
@@ -172,28 +169,6 @@ def _graphics() -> list[Finding]:
         return [Finding("wrong", f"MUJOCO_GL={chosen}, which does not draw here", fix)]
     ways = ", ".join(f"{backend.name} {backend.detail}" for backend in working)
     return [Finding("ok", f"rendering of control tasks: {ways} (MUJOCO_GL={chosen or 'not set'})")]
-
-
-def _extras() -> list[Finding]:
-    return [
-        _needed(importlib.util.find_spec(module), f"{module}: {purpose}", install(extra))
-        for module, (extra, purpose) in EXTRAS.items()
-    ]
-
-
-def _clashes() -> list[Finding]:
-    """Combinations that are known to fail."""
-    found, mujoco, jax_on = [], version("mujoco"), os.environ.get("JAX_PLATFORMS")
-    if version("dm_control") and mujoco and int(mujoco.split(".")[0]) >= 4:
-        found.append(("dm_control does not work with mujoco " + mujoco, "pip install 'mujoco>=3.17,<4'"))
-    if version("tensorflow-probability") and version("jax"):
-        text = "tensorflow-probability is installed; its JAX part fails on jax 0.11 (made does not use it)"
-        found.append((text, "pip uninstall tensorflow-probability, if nothing else needs it"))
-    if jax_on not in (None, "", "cpu", "cuda", "gpu", "tpu", "cuda,cpu"):
-        found.append((f"JAX_PLATFORMS={jax_on}", "unset JAX_PLATFORMS, or set it to cpu"))
-    if not found:
-        return [Finding("ok", "no known clash between the installed packages")]
-    return [Finding("wrong", *clash) for clash in found]
 
 
 @dataclasses.dataclass
@@ -263,6 +238,4 @@ class Play:
     keys: Annotated[str | None, shown("KEYS")] = None
 
     def main(self) -> int:
-        from made.envs.minigrid.play import play
-
         return play(self.task, self.seed, self.keys)

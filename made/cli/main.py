@@ -7,7 +7,6 @@ import itertools
 import os
 import re
 import shlex
-import subprocess
 import sys
 import traceback
 import warnings
@@ -18,9 +17,7 @@ import tyro
 import made
 from made.cli.experiments import Check, Choose, Demo, Export, Figure, Report, Run
 from made.cli.info import Doctor, List, Map, Play
-from made.cli.plot import Plot
-from made.cli.train import Train
-from made.cli.transfer import Transfer
+from made.cli.train import Plot, Train, Transfer
 from made.core import safe_files
 from made.core.config import suggest
 from made.core.trial import RunsFailed
@@ -45,9 +42,8 @@ class Completion:
     shell: Annotated[Literal["bash", "zsh", "fish"], tyro.conf.Positional]
 
     def main(self) -> int:
-        asked = [sys.executable, "-m", "made", "--tyro-print-completion", self.shell]
-        script = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-        print(script, end="")
+        with contextlib.suppress(SystemExit):
+            parse(["--tyro-print-completion", self.shell])
         print(f"made: to install: made completion {self.shell} > {PLACES[self.shell]}", file=sys.stderr)
         return 0
 

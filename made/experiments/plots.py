@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from made.core import safe_files
-from made.experiments.statistics import CensoredTimes, Interval, Statistic, interval, n_seeds_text
+from made.experiments.statistics import CensoredTimes, interval, n_seeds_text
 from made.experiments.store.table import Table
 from made.training.paths import make_dir
 
@@ -173,11 +173,17 @@ def band(
 
 def interval_band(
     ax: "Axes", x: ArrayLike, values: np.ndarray, look: Style, statistic: str = "mean", rng: Any = None, **options: Any
-) -> Interval:
-    """Draw a statistic over seeds of values [n_seeds, T] with its bootstrap interval, and return both."""
-    found = interval(values, statistic, rng or np.random.default_rng(0))
-    band(ax, x, *found[:3], look, **options)
-    return found
+) -> np.ndarray:
+    """Draw a statistic over seeds of values [n_seeds, T] with its bootstrap interval; returns the statistic.
+
+    The line breaks where a seed has no value, and one seed has no shade. The default generator has seed 0.
+    """
+    found, complete = np.full((3, values.shape[1]), np.nan), ~np.isnan(values).any(axis=0)
+    if complete.any():
+        found[:, complete] = interval(values[:, complete], statistic, rng or np.random.default_rng(0))[:3]
+    middle, low, high = found
+    band(ax, x, middle, low, high, look, **options)
+    return middle
 
 
 def range_band(ax: "Axes", x: ArrayLike, values: np.ndarray, look: Style, **options: Any) -> None:
@@ -191,27 +197,20 @@ def curves(
     labels: Sequence[str],
     metric: str,
     names: Mapping[str, str],
-    statistic: str | Statistic = "iqm",
     rng: np.random.Generator | None = None,
 ) -> None:
-    """Draw one curve a label: the statistic over seeds, shaded by its bootstrap interval.
+    """Draw one curve a label: the interquartile mean over seeds, as `interval_band` does, with markers.
 
-    `names` maps labels to the names of methods, which give color and legend. The line breaks where a seed has no value,
-    and one seed has no shade. The default generator has seed 0.
+    `names` maps labels to the names of methods, which give color and legend.
     """
     rng = rng or np.random.default_rng(0)
     with style():
         for i, label in enumerate(labels):
             look = style_of(names.get(label, label))
             steps, values = table.curves(label, metric)
-            whole = ~np.isnan(values).any(axis=0)
-            shown = np.full((3, len(steps)), np.nan)
-            if whole.any():
-                shown[:, whole] = interval(values[:, whole], statistic, rng)[:3]
             every = max(1, len(steps) // 8)
             marks = {"marker": look.marker, "markevery": (every * i // len(labels), every)}  # staggered
-            middle, low, high = shown
-            band(ax, steps, middle, low, high, look, **marks)
+            interval_band(ax, steps, values, look, "iqm", rng, **marks)
         ax.margins(x=0.01)
 
 
@@ -295,22 +294,21 @@ def step_axis(ax: "Axes") -> None:
 
 def png(fig: "Figure", dpi: int = 200) -> bytes:
     """The figure as PNG; the same bytes for the same figure."""
-    return _bytes(fig, "png", dpi=dpi, metadata={"Software": None})
+    return _content(fig, format="png", dpi=dpi, metadata={"Software": None})
 
 
 def save(fig: "Figure", path: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Write `path`.png, in few colors, and `path`.svg, each atomically and without a date; returns both paths."""
-    stem = Path(path)
-    make_dir(stem.parent, "--to")
-    svg = _bytes(fig, "svg", metadata={"Date": None})
-    written = safe_files.write_atomic(stem.parent / f"{stem.name}.png", few_colors(png(fig)))
-    return written, safe_files.write_atomic(stem.parent / f"{stem.name}.svg", svg)
+    folder, name = Path(path).parent, Path(path).name
+    make_dir(folder, "--to")
+    svg = _content(fig, format="svg", metadata={"Date": None})
+    written = safe_files.write_atomic(folder / f"{name}.png", few_colors(png(fig)))
+    return written, safe_files.write_atomic(folder / f"{name}.svg", svg)
 
 
-def _bytes(fig: "Figure", kind: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
+def _content(fig: "Figure", **options: Any) -> bytes:
     with style():
-        fig.savefig(buffer, format=kind, **options)
+        fig.savefig(buffer := io.BytesIO(), **options)
     return buffer.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""What the commands do with experiments: run what is missing, judge, draw, report."""
+"""What the commands do with experiments: run what is missing, check the claims, draw the figures."""
 
 import math
 import sys
@@ -10,16 +10,15 @@ from made.core.config import to_dict
 from made.core.trial import RunsFailed
 from made.experiments import executors, plots
 from made.experiments.executors import Options
-from made.experiments.report.model import Figure, Section
 from made.experiments.resumable import partial_runs, progress_text
 from made.experiments.scheduler import MOST_LANES, Group, Outcome, Study, plan, schedule
-from made.experiments.store.job_lock import wait_for
-from made.experiments.store.store import Job, Scale, Store
+from made.experiments.store import Job, Scale, Store
+from made.experiments.store.locking import wait_for
 from made.experiments.store.table import Table
-from made.experiments.types import ClaimResult, Experiment, PaperFigure, check_claims
+from made.experiments.types import ClaimResult, Experiment, PaperFigure, Verdict, check_claims
 from made.training.loggers import Meter
 from made.training.paths import make_dir
-from made.training.provenance import merged
+from made.training.progress import Meter
 
 FOREVER_S = 1e8  # seconds
 
@@ -67,7 +66,10 @@ def run(
             speed = f"{progress.made:,} iterations at {progress.speed()}"
             print(f"{now} runs made, {speed}, compiling included.", flush=True)
         made, first = made + now, False
-        _report_failures(done)
+        if failed := [outcome for outcome in done if outcome.error]:
+            n = sum(len(outcome.group.jobs) - len(outcome.had) - len(outcome.held) for outcome in failed)
+            why = f"{failed[0].group} failed: {failed[0].error}"
+            raise RunsFailed(f"{n} run{'s' * (n > 1)} failed, the others are stored. {why}")
         held = [(outcome.group.stored_as[i], who) for outcome in done for i, who in outcome.held.items()]
         if left := missing - now - len(held) - sum(len(outcome.had) for outcome in done):
             print(f"The time is up and {left} runs are not finished; the same command goes on from there.")
@@ -88,13 +90,6 @@ def _run(work: list[Group], store: Store, options: Options, until: float) -> tup
     return done, progress
 
 
-def _report_failures(done: Sequence[Outcome]) -> None:
-    if failed := [outcome for outcome in done if outcome.error]:
-        n = sum(len(outcome.group.jobs) - len(outcome.had) - len(outcome.held) for outcome in failed)
-        first = f"{failed[0].group} failed: {failed[0].error}"
-        raise RunsFailed(f"{n} run{'s' * (n > 1)} failed, the others are stored. {first}")
-
-
 def _wait_for_others(held: Sequence[tuple[tuple[Job, str], str]], store: Store, until: float, wait: bool) -> bool:
     """Wait until nobody makes any of these jobs; False where that is not asked for, or the time is up."""
     who = f"{len(held)} run{'s' * (len(held) > 1)} that {', '.join(sorted({name for _, name in held}))} makes"
@@ -109,113 +104,83 @@ def _wait_for_others(held: Sequence[tuple[tuple[Job, str], str]], store: Store, 
     return True
 
 
-def largest_scale(experiment: Experiment, store: Store) -> Scale | None:
-    """The largest scale at which the store has this experiment."""
-    recorded = scales(experiment, store)
-    order = [Scale.PAPER, Scale.GPU, Scale.SMALL, Scale.DEMO, Scale.SMOKE]
-    return next((scale for scale in order if scale in recorded), None)
-
-
 def scales(experiment: Experiment, store: Store) -> list[Scale]:
-    """The scales at which the store has any run of an experiment; where none is whole, those at which one is begun."""
+    """The scales at which the store has any run of an experiment, smallest first.
+
+    If no run is complete, those at which there are partial runs.
+    """
     recorded = store.scales(experiment.stored_as)
     if recorded or not store.partial_runs(experiment.stored_as):
         return recorded
-    return [scale for scale in Scale if with_partial_runs(Study(experiment, scale), store, Table()).labels()]
+    return [scale for scale in Scale if load(Study(experiment, scale), store, partial=True)[0].labels()]
 
 
-def load(study: Study, store: Store) -> tuple[Table, str | None]:
-    """The recorded table, and why it cannot be judged if it cannot.
+def load(study: Study, store: Store | None, partial: bool = False) -> tuple[Table, str]:
+    """The recorded table, and why its claims cannot be checked; "" where they can.
 
-    What takes days may be judged from a part of it: then the experiment says so (`in_pieces`).
+    An experiment that takes days (`in_pieces`) is checked on what was run of it. For its figures, `partial` adds
+    labels of which no seed is complete. Without a store nothing is recorded.
     """
-    table = store.table(study.experiment.stored_as, study.scale, study.ids)
+    one, table = study.experiment, Table()
+    if store is not None:
+        table = store.table(one.stored_as, study.scale, study.ids)
+        if partial and one.in_pieces:
+            descriptions = {label: to_dict(trial) for label, trial in study.trials.items()}
+            table = table.joined(partial_runs(store, one.stored_as, study.ids, descriptions), study.trials)
     have = {label: tuple(table.seeds(label)) for label in table.labels()}
     if not have:
         return table, f"nothing recorded; run: {study.command}"
     missing = [label for label in study.ids if label not in have]
-    if (missing or len(set(have.values())) > 1) and not study.experiment.in_pieces:
+    if (missing or len(set(have.values())) > 1) and not one.in_pieces:
         lacking = f"{len(missing)} of {len(study.ids)} configurations" if missing else "some seeds"
         return table, f"incomplete, {lacking} are missing; the same command goes on from there: {study.command}"
-    return table, None
-
-
-def with_partial_runs(study: Study, store: Store, table: Table) -> Table:
-    """The table to be drawn: of what comes in pieces also labels that are begun, where no seed of them is whole."""
-    if not study.experiment.in_pieces:
-        return table
-    descriptions = {label: to_dict(trial) for label, trial in study.trials.items()}
-    return table.joined(partial_runs(store, study.experiment.stored_as, study.ids, descriptions), study.trials)
-
-
-def plottable(study: Study, store: Store, table: Table, problem: str | None) -> tuple[Table, str | None]:
-    """What `load` found, with what is begun: where an experiment comes in pieces that is enough to be drawn."""
-    if not study.experiment.in_pieces:
-        return table, problem
-    shown = with_partial_runs(study, store, table)
-    return shown, None if shown.labels() else problem
+    return table, ""
 
 
 def not_run(study: Study, table: Table) -> list[str]:
     """The configurations of an experiment of which some were run that were not, or on fewer seeds than others.
 
-    Of those that are begun (`with_partial_runs`) it says how far they are.
+    A partial run (`load`) comes with its steps.
 
     >>> from made.experiments import experiment
     >>> not_run(Study(experiment("lock"), Scale.SMOKE), Table())
     []
     """
     runs = {label: table.runs(label) for label in table.labels()}
-    far = {label: f"begun: {progress_text(ones[0])} steps" for label, ones in runs.items() if "begun" in ones[0]}
-    have = {label: len(ones) for label, ones in runs.items() if label not in far}
-    most = max(have.values(), default=1 if far else 0)
-    some = {label: f"{n} of {most} seeds" for label, n in have.items()}
-    absent = [label for label in study.trials if have.get(label, 0) < most or label in far]
-    return [f"{label} ({said})" if (said := (far | some).get(label)) else label for label in absent]
+    partial = {label: progress_text(ones[0]) for label, ones in runs.items() if "begun" in ones[0]}
+    seeds = {label: len(ones) for label, ones in runs.items() if label not in partial}
+    most, lacking = max(seeds.values(), default=1 if partial else 0), []
+    for label in study.trials:
+        if label in partial:
+            lacking.append(f"{label} (begun: {partial[label]} steps)")
+        elif seeds.get(label, 0) < most:
+            lacking.append(f"{label} ({seeds[label]} of {most} seeds)" if label in seeds else label)
+    return lacking
 
 
-def check(study: Study, store: Store) -> list[ClaimResult]:
+def check(study: Study, store: Store | None) -> list[ClaimResult]:
     """Every claim of the study with its verdict."""
-    table, problem = load(study, store)
-    return check_claims(study.experiment, table, study.scale, study.command, problem)
+    return check_claims(study, *load(study, store))
 
 
-def unchecked_claims(study: Study, problem: str) -> list[ClaimResult]:
-    """The claims of a study whose runs are not there."""
-    return check_claims(study.experiment, Table(), study.scale, study.command, problem)
+def check_claims(study: Study, table: Table, problem: str = "") -> list[ClaimResult]:
+    """Every claim of the study against what was recorded; where that has a problem, none can be told."""
+    most, rows = max(table.seed_counts(), default=0), []
+    problem = problem or ("" if most else "nothing recorded yet")
+    for claim in study.experiment.claims:
+        found = Verdict(None, seeds=0, missing=(problem,) * bool(most)) if problem else claim.check(table)
+        seeds = most if found.seeds is None else found.seeds
+        effects = [effect.to_dict() for effect in found.effects]
+        observed, missing = problem or found.observed, list(found.missing)
+        numbers = (found.holds, observed, study.scale.value, seeds, study.command, effects, missing, found.note)
+        rows.append(ClaimResult(claim.number, claim.name, claim.where, *numbers))
+    return rows
 
 
 def draw(study: Study, store: Store, folder: Path) -> list[tuple[PaperFigure, Path]]:
     """Draw the figures of the study into a folder, as PNG and SVG."""
-    table, problem = plottable(study, store, *load(study, store))
+    table, problem = load(study, store, partial=True)
     if problem:
         raise ValueError(f"{study.experiment.name} cannot be plotted: {problem}.")
     make_dir(folder, "--to")  # before the work of drawing
     return [(drawn, plots.save(drawn.figure, folder / drawn.name)[0]) for drawn in study.experiment.draw(table)]
-
-
-def section(study: Study, judged: Sequence[ClaimResult]) -> Section:
-    """The claims of a study as a section of the report, without runs."""
-    one = study.experiment
-    texts = {claim.number: f"{claim.text}." for claim in one.claims}
-    return Section(one.name, one.title, one.about, claims=[{**x._asdict(), "text": texts[x.claim]} for x in judged])
-
-
-def publish(study: Study, store: Store, folder: Path, mark: str = "") -> Section:
-    """A study as a section of the report. Its figures go to `folder` as PNG and SVG; their names end with `mark`."""
-    table, problem = load(study, store)
-    found = section(study, check_claims(study.experiment, table, study.scale, study.command, problem))
-    table, problem = plottable(study, store, table, problem)
-    if problem:
-        return found
-    figures = []
-    for drawn in study.experiment.draw(table):
-        file = plots.save(drawn.figure, folder / f"{drawn.name}{mark}")[0]
-        figures.append(Figure(file, drawn.caption, f"Figure {drawn.name}: {drawn.caption}"))
-    runs = {label: table.runs(label) for label in table.labels()}
-    tables = study.experiment.tables(table)
-    if absent := not_run(study, table):
-        tables = [*tables, ("Not run at this scale", ["configuration"], [[label] for label in absent])]
-    settings = {label: ones[0]["description"] for label, ones in runs.items()}
-    made_by = merged(one["provenance"] for ones in runs.values() for one in ones)
-    return found._replace(figures=figures, tables=tables, settings=settings, provenance=made_by)

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +24,8 @@ from made.core.config import NoSuchField, config_id, override, suggest, to_dict
 from made.core.safe_files import DiskFull
 from made.core.trial import Record, TimeLimitReached, Trial, rows_of
 from made.experiments import resumable
-from made.experiments.store.job_lock import locked
-from made.experiments.store.store import Job, RunExists, Scale, Store
+from made.experiments.store import Job, RunExists, Scale, Store
+from made.experiments.store.locking import locked
 from made.experiments.types import Experiment
 from made.training import memory, train_loop
 from made.training.backends.compiled_envs import group_by_program, run_batch
@@ -34,6 +34,7 @@ from made.training.provenance import provenance
 MOST_LANES = 512  # runs of one program; more only raises memory
 _STATES = 3  # of a run at once: before a step, after it, and what lies between
 _REASON = 300  # characters
+OnRows = Callable[..., None]  # of a number of rows, with made=False where they were there before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,9 +105,15 @@ class Group(NamedTuple):
     @property
     def stored_as(self) -> list[tuple[Job, str]]:
         """The job and the run-id of each in the store."""
-        study = self.study
-        named = ((Job(study.experiment.stored_as, label, seed, study.scale), label) for label, seed in self.jobs)
-        return [(job, study.ids[label]) for job, label in named]
+        name, scale, ids = self.study.experiment.stored_as, self.study.scale, self.study.ids
+        return [(Job(name, label, seed, scale), ids[label]) for label, seed in self.jobs]
+
+    def partial_run(self, store: Store) -> Path:
+        """The folder for the checkpoints of a group that the host steps."""
+        job, run_id = self.stored_as[0]
+        seeds = sorted({seed for _, seed in self.jobs})
+        few = seeds if len(seeds) < 20 else [seeds[0], "to", seeds[-1]]
+        return store.unfinished(job.experiment, f"{run_id}-s{'-'.join(map(str, few))}")
 
     def __str__(self) -> str:
         labels = list(dict.fromkeys(label for label, _ in self.jobs))
@@ -135,26 +142,26 @@ class Outcome(NamedTuple):
 def plan(
     study: Study, seeds: Sequence[int], store: Store, lanes: int = MOST_LANES, only: Sequence[str] = ()
 ) -> tuple[list[Group], int]:
-    """The groups of at most `lanes` runs that the store lacks, largest first, and how many jobs it has.
+    """The groups of at most `lanes` runs that the store lacks, and how many jobs it has.
 
     `only` selects configurations by label or pattern. What cannot run on this machine raises before anything runs.
     """
-    wanted = Group(study, tuple((label, seed) for label in study.labels(only) for seed in seeds))
-    todo = [one for one, (job, id) in zip(wanted.jobs, wanted.stored_as, strict=True) if not store.has(job, id)]
-    trials = Group(study, tuple(todo)).trials
-    for label in study.labels(only):
-        rows_of(study.trials[label])  # refuses a length and cadence that do not fit
-    for trial in {study.ids[label]: study.trials[label] for label, _ in todo}.values():
+    labels = study.labels(only)
+    wanted = Group(study, tuple((label, seed) for label in labels for seed in seeds))
+    jobs = [one for one, stored in zip(wanted.jobs, wanted.stored_as, strict=True) if not store.has(*stored)]
+    for label in labels:
+        rows_of(study.trials[label])  # raises for a length and cadence that do not fit
+    for trial in {study.ids[label]: study.trials[label] for label, _ in jobs}.values():
         trial.demand()
-    groups = []
+    groups, trials = [], Group(study, tuple(jobs)).trials
     for indices in group_by_program(trials):
         first = trials[indices[0]]
-        lane = {i: todo[i][1] if first.on_host else i for i in indices}  # there labels share the run of a seed
+        lane = {i: jobs[i][1] if first.on_host else i for i in indices}  # there labels share the run of a seed
         each, most = list(dict.fromkeys(lane.values())), min(lanes, max_batch(first, len(indices)))
         for at in range(0, len(each), most):
             part = set(each[at : at + most])
-            groups.append(Group(study, tuple(todo[i] for i in indices if lane[i] in part)))
-    return sorted(groups, key=lambda group: -group.work), len(wanted.jobs) - len(todo)
+            groups.append(Group(study, tuple(jobs[i] for i in indices if lane[i] in part)))
+    return groups, len(wanted.jobs) - len(jobs)
 
 
 def max_batch(trial: Trial, lanes: int) -> int:
@@ -168,7 +175,7 @@ def max_batch(trial: Trial, lanes: int) -> int:
 
 
 def run_trials(
-    group: Group, root: Path, on_rows: Callable[..., None] = lambda rows, made=True: None, until: float = math.inf
+    group: Group, root: Path, on_rows: OnRows = lambda rows, made=True: None, until: float = math.inf
 ) -> Result:
     """Run the trials of a group in this process. An error is the reason of a result without records.
 
@@ -178,8 +185,9 @@ def run_trials(
     started, trials, seeds = time.time(), group.trials, [seed for _, seed in group.jobs]
     try:
         if trials[0].on_host:  # labels with the same configuration share its runs
-            done = resumable.train_resumable(trials[0], sorted(set(seeds)), partial_run(group, root), on_rows, until)
-            return Result([done.records[seed] for seed in seeds], done.made_by)
+            folder = group.partial_run(Store(root))
+            by_seed, made_by = resumable.train_resumable(trials[0], sorted(set(seeds)), folder, on_rows, until)
+            return Result([by_seed[seed] for seed in seeds], made_by)
         records = run_batch(trials, seeds, on_rows)
         return Result(records, provenance(started, time.time() - started, len(seeds)))
     except (TimeLimitReached, DiskFull):
@@ -195,18 +203,10 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_REASON] + place
 
 
-def partial_run(group: Group, root: Path) -> Path:
-    """The folder for the checkpoints of a group that the host steps."""
-    job, run_id = group.stored_as[0]
-    seeds = sorted({seed for _, seed in group.jobs})
-    few = seeds if len(seeds) < 20 else [seeds[0], "to", seeds[-1]]
-    return Store(root).unfinished(job.experiment, f"{run_id}-s{'-'.join(map(str, few))}")
-
-
 def schedule(
     groups: Sequence[Group],
     store: Store,
-    on_work: Callable[..., None] = lambda work, made=True: None,
+    on_work: OnRows = lambda work, made=True: None,
     run: Callable[..., Result] = run_trials,
     workers: int | None = None,
     until: float = math.inf,
@@ -226,73 +226,62 @@ def schedule(
     """
     if workers is None:
         workers = min(4, os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
-    pool, waiting = ThreadPoolExecutor(workers), list(groups)
-    running: set[Future[Outcome]] = set()
-    saving: set[Future[Outcome]] = set()
+    pool = ThreadPoolExecutor(workers)
+    running = {pool.submit(run_group, group, store, on_work, run, until): group for group in groups}
     try:
-        while running or (waiting and time.monotonic() < until):
-            while waiting and len(running) < workers and time.monotonic() < until:
-                group = waiting.pop(0)
-                running.add(future := pool.submit(run_group, group, store, on_work, run, until))
-                if group.trials[0].on_host:
-                    saving.add(future)
-            finished, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in finished:
-                with contextlib.suppress(TimeLimitReached):
-                    yield future.result()
+        for future in as_completed(running):
+            with contextlib.suppress(TimeLimitReached):
+                yield future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         if (
             run is run_trials and train_loop.terminating()
-        ):  # threads stop with a checkpoint at the end of their log interval
-            wait(saving)
+        ):  # threads stop with a checkpoint at the end of their interval
+            wait(future for future, group in running.items() if group.trials[0].on_host and not future.cancelled())
 
 
 def run_group(
     group: Group,
     store: Store,
-    on_work: Callable[..., None] = lambda work, made=True: None,
+    on_work: OnRows = lambda work, made=True: None,
     run: Callable[..., Result] = run_trials,
     until: float = math.inf,
 ) -> Outcome:
-    """Run and store what nobody else holds of a group.
+    """Run and store what nobody else holds of a group; `TimeLimitReached` after the time `until`.
 
     A job that was stored since the plan stays in the program as long as others are to be made, so that their numbers
     are those of the plan. It is not stored again.
     """
+    if time.monotonic() >= until:
+        raise TimeLimitReached(str(group))
     jobs, on_host = group.stored_as, group.trials[0].on_host
     with locked(store, jobs) as (mine, held):
         had = tuple(i for i in mine if store.has(*jobs[i]))
         missing = tuple(i for i in mine if i not in had)
+        lanes = group._replace(jobs=tuple(group.jobs[i] for i in (missing if on_host or not missing else mine)))
+        on_work(group.work - lanes.work, made=False)
         if not missing:
-            on_work(group.work, made=False)
             return Outcome(group, (), had, held)
-        chosen = missing if on_host else mine
-        lanes = group._replace(jobs=tuple(group.jobs[i] for i in chosen))
+        folder = lanes.partial_run(store)
         if on_host:
-            _warn_of_other_seeds(lanes, store)
+            _warn_of_other_seeds(lanes, store, folder)
         each = lanes.trials[0].every * len(lanes.jobs)
         result = run(lanes, store.root, lambda rows, made=True: on_work(rows * each, made=made), until)
-        on_work(group.work - lanes.work, made=False)
         if result.error:
             return Outcome(group, (), had, held, result.error)
-        _store(lanes, result, store)
+        columns = group.study.experiment.columns
+        for (job, run_id), trial, record in zip(lanes.stored_as, lanes.trials, result.records, strict=True):
+            rows = {name: x for name, x in record.rows.items() if not columns or name in ("step", *columns)}
+            arrays = {"step": record.rows["step"], **record.arrays} if record.arrays else None
+            with contextlib.suppress(RunExists):  # stored since the plan
+                store.write(job, run_id, to_dict(trial), rows, arrays, result.made_by)
         if on_host:
-            resumable.clear_partial(partial_run(lanes, store.root))
+            resumable.clear_partial(folder)
         return Outcome(group, missing, had, held)
 
 
-def _store(group: Group, result: Result, store: Store) -> None:
-    columns = group.study.experiment.columns
-    for (job, run_id), trial, record in zip(group.stored_as, group.trials, result.records, strict=True):
-        rows = {name: x for name, x in record.rows.items() if not columns or name in ("step", *columns)}
-        arrays = {"step": record.rows["step"], **record.arrays} if record.arrays else None
-        with contextlib.suppress(RunExists):  # stored since the plan
-            store.write(job, run_id, to_dict(trial), rows, arrays, result.made_by)
-
-
-def _warn_of_other_seeds(group: Group, store: Store) -> None:
-    (job, run_id), own = group.stored_as[0], partial_run(group, store.root)
+def _warn_of_other_seeds(group: Group, store: Store, own: Path) -> None:
+    job, run_id = group.stored_as[0]
     for other in (folder for folder in store.partial_runs(job.experiment, run_id) if folder != own):
         what = f"{other} is a run of {job.label} on other seeds, not finished; it goes on where these are asked for"
         print(f"made: {what}.", file=sys.stderr, flush=True)

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-Statistic = Callable[..., Any]  # f(values, axis=-1): values with that axis reduced
-
 RESAMPLES, LEVEL = 2000, 0.95  # of every interval
 _CELLS = 2_000_000  # resampled numbers held at once: bounds the memory taken by long curves
 
@@ -69,30 +67,22 @@ def iqm(values: ArrayLike, axis: int = -1) -> np.ndarray | np.floating:
     return middle + np.sum((ordered - middle[..., None]) * weights, axis=-1)
 
 
-def mean(values: ArrayLike, axis: int = -1) -> np.ndarray | np.floating:
-    """The arithmetic mean along `axis`."""
-    return np.mean(np.asarray(values, np.float64), axis)
+STATISTICS: dict[str, Callable[..., Any]] = {"iqm": iqm, "mean": np.mean}
 
 
-def median(values: ArrayLike, axis: int = -1) -> np.ndarray | np.floating:
-    """The median along `axis`; the mean of the two middle values for an even number of them."""
-    return np.median(np.asarray(values, np.float64), axis)
-
-
-STATISTICS: dict[str, Statistic] = {"iqm": iqm, "mean": mean, "median": median}
-
-
-def interval(values: ArrayLike, statistic: str | Statistic, rng: np.random.Generator) -> Interval:
-    """The statistic over seeds with its percentile bootstrap interval.
+def interval(values: ArrayLike, statistic: str, rng: np.random.Generator) -> Interval:
+    """The statistic over seeds, "iqm" or "mean", with its percentile bootstrap interval.
 
     `values` is [n_seeds, ...]; whole seeds are drawn with replacement, the same ones for all the further
     axes, and the statistic is taken over seeds for each further entry. Returns estimate, low and high of
     shape [...].
     """
-    return _over_seeds(_seeds(values), _statistic(statistic), rng)
+    if statistic not in STATISTICS:
+        raise ValueError(f"Unknown statistic {statistic!r}: use {' or '.join(STATISTICS)}.")
+    return _over_seeds(_seeds(values), STATISTICS[statistic], rng)
 
 
-def _over_seeds(values: np.ndarray, reduce: Statistic, rng: np.random.Generator) -> Interval:
+def _over_seeds(values: np.ndarray, reduce: Callable[..., Any], rng: np.random.Generator) -> Interval:
     n = len(values)
     columns = np.ascontiguousarray(values.reshape(n, -1).T)
     estimate = np.asarray(reduce(columns, axis=-1), np.float64)
@@ -101,10 +91,10 @@ def _over_seeds(values: np.ndarray, reduce: Statistic, rng: np.random.Generator)
         draws = rng.integers(n, size=(RESAMPLES, n))
         width = max(1, _CELLS // draws.size)
         parts = [columns[i : i + width] for i in range(0, len(columns), width)]
-        ends = [_ends(reduce(np.take(part, draws, axis=1), axis=-1)) for part in parts]
-        low, high = np.concatenate([e[0] for e in ends]), np.concatenate([e[1] for e in ends])
-    shape = values.shape[1:]
-    return Interval(_plain(estimate, shape), _plain(low, shape), _plain(high, shape), n)
+        each = [interval_ends(reduce(np.take(part, draws, axis=1), axis=-1)) for part in parts]
+        low, high = map(np.concatenate, zip(*each, strict=True))
+    shaped = (x.reshape(values.shape[1:]) if values.ndim > 1 else float(x[0]) for x in (estimate, low, high))
+    return Interval(*shaped, n)
 
 
 def resampled_means(values: ArrayLike, rng: np.random.Generator) -> np.ndarray:
@@ -113,24 +103,7 @@ def resampled_means(values: ArrayLike, rng: np.random.Generator) -> np.ndarray:
     return values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
 
 
-def stratified_interval(groups: Sequence[ArrayLike], statistic: str | Statistic, rng: np.random.Generator) -> Interval:
-    """The statistic of several tasks pooled, resampling seeds within each task (stratified bootstrap).
-
-    Each group holds one task's values, [n_seeds of that task], on a common scale; a task weighs as much
-    as it has seeds. `n` counts all runs. A task with one seed shows no spread, so the ends are then NaN.
-    Agarwal et al. (2021).
-    """
-    strata = [_seeds(g, one=True) for g in groups]
-    reduce = _statistic(statistic)
-    pooled = np.concatenate(strata)
-    low = high = math.nan
-    if all(len(s) > 1 for s in strata):
-        drawn = [s[rng.integers(len(s), size=(RESAMPLES, len(s)))] for s in strata]
-        low, high = _ends(reduce(np.concatenate(drawn, axis=1), axis=-1))
-    return Interval(float(reduce(pooled)), float(low), float(high), len(pooled))
-
-
-def paired_interval(a: ArrayLike, b: ArrayLike, statistic: str | Statistic, rng: np.random.Generator) -> Interval:
+def paired_interval(a: ArrayLike, b: ArrayLike, statistic: str, rng: np.random.Generator) -> Interval:
     """The statistic of the differences a - b of runs that share their seeds, seed by seed.
 
     Pairing removes what a seed does to both (the same lock, the same level), so the interval is as narrow
@@ -157,7 +130,7 @@ def probability_of_improvement(a: ArrayLike, b: ArrayLike, rng: np.random.Genera
     if min(len(a), len(b)) > 1:
         by_a = rng.multinomial(len(a), np.full(len(a), 1 / len(a)), RESAMPLES)
         by_b = rng.multinomial(len(b), np.full(len(b), 1 / len(b)), RESAMPLES)
-        low, high = _ends(np.sum((by_a @ wins) * by_b, axis=1) / wins.size)
+        low, high = interval_ends(np.sum((by_a @ wins) * by_b, axis=1) / wins.size)
     return Interval(float(wins.mean()), float(low), float(high), min(len(a), len(b)))
 
 
@@ -181,7 +154,11 @@ class CensoredTimes(NamedTuple):
 
     def median(self, rng: np.random.Generator) -> Interval:
         """The earliest step by which half of the seeds had reached it; inf, not reached, if fewer did."""
-        return _over_seeds(np.where(self.censored, np.inf, self.times), _half, rng)
+
+        def half(values: np.ndarray, axis: int = -1) -> np.ndarray:
+            return np.take(np.sort(values, axis), (values.shape[axis] + 1) // 2 - 1, axis)
+
+        return _over_seeds(np.where(self.censored, np.inf, self.times), half, rng)
 
     def say(self, rng: np.random.Generator) -> str:
         """One line: the median with its interval, and how many seeds reached the threshold at all."""
@@ -207,14 +184,8 @@ def time_to_threshold(steps: ArrayLike, curves: ArrayLike, threshold: float | in
     return CensoredTimes(np.where(reached, steps[hit.argmax(axis=1)], steps[-1]), np.logical_not(reached))
 
 
-def _half(values: np.ndarray, axis: int = -1) -> np.ndarray:
-    """The smallest value that at least half of the values do not exceed; infinite values are allowed."""
-    n = values.shape[axis]
-    return np.take(np.sort(values, axis), (n + 1) // 2 - 1, axis)
-
-
-def _ends(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The two percentiles of [..., resamples], rounded outwards to drawn values, so that inf stays inf."""
+def interval_ends(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of the interval of [..., resamples], rounded outwards to drawn values, so that inf stays inf."""
     ordered, last = np.sort(drawn, axis=-1), drawn.shape[-1] - 1
     tail = (1 - LEVEL) / 2
     return ordered[..., math.floor(tail * last)], ordered[..., math.ceil((1 - tail) * last)]
@@ -231,18 +202,6 @@ def _seeds(values: ArrayLike, *, one: bool = False) -> np.ndarray:
         bad = int(np.sum(~np.isfinite(array)))
         raise ValueError(f"{bad} of {array.size} values are NaN or infinite: drop or repair those runs.")
     return array
-
-
-def _statistic(statistic: str | Statistic) -> Statistic:
-    if callable(statistic):
-        return statistic
-    if statistic not in STATISTICS:
-        raise ValueError(f"Unknown statistic {statistic!r}: use {', '.join(STATISTICS)}, or a function.")
-    return STATISTICS[statistic]
-
-
-def _plain(array: np.ndarray, shape: tuple[int, ...]) -> float | np.ndarray:
-    return array.reshape(shape) if shape else float(array[0])
 
 
 def number_text(value: float | np.ndarray) -> str:

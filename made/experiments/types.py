@@ -11,7 +11,7 @@ import numpy as np
 from made.core import safe_files
 from made.core.trial import Trial
 from made.experiments.statistics import Interval, number_text, paired_interval
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Table
 
 if TYPE_CHECKING:
@@ -186,26 +186,9 @@ class ClaimResult(NamedTuple):
     note: str = ""
 
 
-def check_claims(
-    experiment: Experiment, table: Table, scale: Scale, command: str, problem: str | None = None
-) -> list[ClaimResult]:
-    """Every claim of an experiment against what was recorded; where that has a problem, none can be told."""
-    most, rows = max(table.seed_counts(), default=0), []
-    problem = problem or ("" if most else "nothing recorded yet")
-    for claim in experiment.claims:
-        found = Verdict(None, seeds=0, missing=(problem,) * bool(most)) if problem else claim.check(table)
-        seeds = most if found.seeds is None else found.seeds
-        effects = [effect.to_dict() for effect in found.effects]
-        observed, missing = problem or found.observed, list(found.missing)
-        numbers = (found.holds, observed, scale.value, seeds, command, effects, missing, found.note)
-        rows.append(ClaimResult(claim.number, claim.name, claim.where, *numbers))
-    return rows
-
-
 def choose(scale: Scale, **by_scale: Any) -> Any:
     """The entry for a scale; a scale without one takes the next smaller that has one."""
-    order = [Scale.SMOKE, Scale.DEMO, Scale.SMALL, Scale.GPU, Scale.PAPER]
-    for smaller in reversed(order[: order.index(scale) + 1]):
+    for smaller in reversed(list(Scale)[: list(Scale).index(scale) + 1]):
         if smaller.value in by_scale:
             return by_scale[smaller.value]
     raise ValueError(f"Nothing was given for scale {scale.value} or a smaller one: {', '.join(by_scale)}.")

@@ -1,7 +1,6 @@
 """Where and by what a result was made: versions, commit, device; no host name, user name or path."""
 
 import functools
-import hashlib
 import os
 import platform
 import subprocess
@@ -86,29 +85,6 @@ def checkout(package: Path) -> tuple[str | None, bool | None]:
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", "."))
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return os.environ.get("MADE_COMMIT"), None
-
-
-@functools.cache
-def machine() -> str:
-    """A hash that tells apart the places whose process numbers differ: the host and the process namespace."""
-    try:
-        space = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        space = ""
-    return hashlib.sha256(f"{platform.node()} {space}".encode()).hexdigest()[:8]
-
-
-def alive(pid: int) -> bool:
-    """Whether a process of this machine runs; True where that cannot be asked."""
-    if os.name != "posix":  # elsewhere os.kill(pid, 0) ends the process instead of asking
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
 
 
 def _cpu() -> str | None:

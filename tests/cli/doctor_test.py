@@ -41,7 +41,7 @@ def test_without_dm_control_nothing_is_tried_and_the_extra_is_named(monkeypatch)
     monkeypatch.setattr(rendering, "tried", lambda *names: pytest.fail("tried to draw"))
     monkeypatch.setattr(info.importlib.util, "find_spec", lambda name: None)
     assert info._graphics() == []
-    assert any('pip install -e ".[control]"' in finding.fix for finding in info._extras())
+    assert any('pip install -e ".[control]"' in finding.fix for finding in info.examine())
 
 
 def test_no_advice_names_a_package_that_no_index_has():
@@ -53,5 +53,5 @@ def test_no_advice_names_a_package_that_no_index_has():
 
 def test_a_missing_package_is_installed_from_a_checkout(monkeypatch):
     monkeypatch.setattr(info, "version", lambda package: None)
-    fixes = {finding.fix for finding in info._python()[1:]}
+    fixes = {one.fix for one in info.examine() if one.what.endswith("not installed")}
     assert fixes == {"pip install -e . in the checkout of made"}

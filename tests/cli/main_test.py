@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,8 +20,7 @@ from made.cli import experiments, info, main
 from made.experiments import experiment, plots, runner, scheduler
 from made.experiments.executors import Options
 from made.experiments.report.collect import Report
-from made.experiments.store import job_lock
-from made.experiments.store.store import Scale, Store
+from made.experiments.store import Scale, Store, locking
 from made.experiments.types import ClaimResult
 
 
@@ -279,7 +279,7 @@ def held_jobs(store: Store):
     groups, _ = scheduler.plan(runner.Study(experiment("objective"), Scale.SMOKE), range(2), store)
     jobs = [job for group in groups for job in group.stored_as]
     held = contextlib.ExitStack()
-    assert len(held.enter_context(job_lock.locked(store, jobs))[0]) == len(jobs)
+    assert len(held.enter_context(locking.locked(store, jobs))[0]) == len(jobs)
     return jobs, held
 
 
@@ -291,7 +291,7 @@ def test_a_run_waits_for_what_another_process_makes_and_reports_its_verdicts(rec
         for job, id in jobs:
             if not store.has(job, id):
                 done = Store(recorded / "runs").folder(job, id)
-                store.put({file.name: file.read_bytes() for file in done.iterdir()}, store.folder(job, id))
+                shutil.copytree(done, store.folder(job, id))
         held.close()
         return True
 
@@ -320,7 +320,7 @@ def test_the_waiting_ends_with_ctrl_c_and_with_the_minutes(tmp_path, monkeypatch
         patch.setattr(runner, "wait_for", interrupted)
         with pytest.raises(KeyboardInterrupt):
             runner.run([study], store, wait=True)
-        patch.setattr(runner, "wait_for", job_lock.wait_for)
+        patch.setattr(runner, "wait_for", locking.wait_for)
         assert runner.run([study], store, options=Options(minutes=0.02), wait=True) == 0
     assert "The time is up; left out: " in capsys.readouterr().out
 
@@ -329,13 +329,13 @@ def test_sigterm_ends_a_run_with_what_is_stored_and_says_how_to_resume(tmp_path,
     """It comes when the first run is stored."""
     script = (
         "import os, signal, sys, threading; from made.cli import main as cli\n"
-        "from made.experiments.store.store import Store\n"
-        "put, first = Store.put, threading.Lock()  # a second SIGTERM may come when the handler is gone\n"
-        "def stored(self, files, target):\n"
-        "    at = put(self, files, target)\n"
+        "from made.experiments.store import Store\n"
+        "write, first = Store.write, threading.Lock()  # a second SIGTERM may come when the handler is gone\n"
+        "def stored(*what):\n"
+        "    at = write(*what)\n"
         "    first.acquire(blocking=False) and os.kill(os.getpid(), signal.SIGTERM)\n"
         "    return at\n"
-        "Store.put = stored; sys.exit(cli.main(sys.argv[1:]))"
+        "Store.write = stored; sys.exit(cli.main(sys.argv[1:]))"
     )
     asked = ["run", "lock_heatmap", "--scale", "smoke", "--out", str(tmp_path / "runs")]
     ended = subprocess.run([sys.executable, "-c", script, *asked], capture_output=True, text=True)

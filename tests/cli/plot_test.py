@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from made.cli import main, plot
+from made.cli import main
+from made.cli.train import draw_curves
 from made.experiments import plots
 
 
@@ -48,7 +49,7 @@ def test_folders_of_one_name_go_by_their_path(tmp_path, drawn):
     for parent in ("a", "b"):
         (tmp_path / parent).mkdir()
     runs = [run_dir(tmp_path / parent / "run", [[1.0]]) for parent in ("a", "b")]
-    plot.draw_curves(runs, "entropy", tmp_path / "x.png")
+    draw_curves(runs, "entropy", tmp_path / "x.png")
     assert sorted(drawn) == [f"{run} (1 seed)" for run in runs]
 
 

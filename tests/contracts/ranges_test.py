@@ -16,7 +16,7 @@ from made.cli.build import build
 from made.core.config import override
 from made.envs.registry import list_envs
 from made.experiments import experiments
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.nets.fit import Fit
 
 # What may be any number: rewards, values, and weights whose sign is part of the method.

@@ -20,7 +20,7 @@ from made.envs.minigrid import MultiRoom
 from made.envs.registry import list_envs, make
 from made.envs.tabular import RandomTabular, Tabular
 from made.experiments import experiments
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.tabular.families import Garnet, Lock
 from made.training.control_config import control_config
 from made.training.on_policy import RunConfig

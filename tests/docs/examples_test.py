@@ -12,7 +12,7 @@ import pytest
 from made import ValueIteration
 from made.core import Agent, Bonus, Environment, Transition, state_action_grid
 from made.experiments import runner
-from made.experiments.store.store import Scale, Store
+from made.experiments.store import Scale, Store
 from made.training.on_policy import RunConfig, iterate, start
 
 ROOT = Path(__file__).resolve().parents[2]

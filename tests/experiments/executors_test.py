@@ -1,5 +1,6 @@
 """The same runs on threads, processes, Ray and submitit: the same bytes, whatever dies, and nothing done twice."""
 
+import contextlib
 import fnmatch
 import hashlib
 import importlib.util
@@ -19,10 +20,10 @@ from experiments import quick
 from made.cli import main
 from made.core.trial import RunsFailed
 from made.experiments import executors, experiment, runner, scheduler
-from made.experiments.executors import Options, Task
+from made.experiments.executors import Options, Workers
 from made.experiments.scheduler import Result, Study, max_batch, plan, run_group
-from made.experiments.store.job_lock import locked
-from made.experiments.store.store import Scale, Store
+from made.experiments.store import Scale, Store
+from made.experiments.store.locking import locked
 from made.training import memory
 
 pytestmark = pytest.mark.usefixtures("cache", "level_1")  # compiled programs and their bits are those of all processes
@@ -53,8 +54,8 @@ def left_behind(out: Path) -> list[str]:
 def test_processes_give_the_same_bytes_and_a_killed_one_is_replaced(on_threads, tmp_path, monkeypatch, capsys):
     submit, killed = executors.ProcessPoolExecutor.submit, []
 
-    def submitted(self, function, task):  # the first worker dies with its first task
-        future = submit(self, function, task)
+    def submitted(self, function, *task):  # the first worker dies with its first task
+        future = submit(self, function, *task)
         if not killed:
             killed.extend(self._processes)
             os.kill(killed[0], signal.SIGKILL)
@@ -91,16 +92,17 @@ class Dying:
     """Workers that die so many times; then they answer."""
 
     def __init__(self, monkeypatch, deaths: int):
-        self.tasks: list[Task] = []
+        self.tasks: list[tuple] = []
         self.deaths = deaths
-        monkeypatch.setattr(executors._Processes, "call", lambda _, task: self.call(task))
+        started = contextlib.nullcontext(Workers(self.call, (executors.BrokenProcessPool,), 1))
+        monkeypatch.setattr(executors, "_processes", lambda *_: started)
         monkeypatch.setattr(scheduler, "run_batch", quick.execute)
 
-    def call(self, task: Task) -> Result:
+    def call(self, *task) -> Result:
         self.tasks.append(task)
         if self.tasks.count(task) <= self.deaths:
             raise executors.BrokenProcessPool("struck by lightning")
-        return executors.work(task)
+        return executors.work(*task)
 
 
 def on_processes(store: Store, **options) -> int:
@@ -122,8 +124,8 @@ def test_retries_are_bounded_and_the_last_reason_is_reported(tmp_path, monkeypat
 
 
 def test_a_worker_of_another_version_is_named():
-    task = Task("chain", "smoke", STUDY.settings, (("nothing", 0),), "", float("inf"))
-    assert executors.work(task).error.startswith("a worker has no configuration 'nothing': install the driver's")
+    task = ("chain", "smoke", STUDY.settings, (("nothing", 0),), "", float("inf"))
+    assert executors.work(*task).error.startswith("a worker has no configuration 'nothing': install the driver's")
 
 
 def test_an_error_is_reported_with_its_label_and_not_tried_again(tmp_path, capsys, monkeypatch):

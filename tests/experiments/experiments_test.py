@@ -5,31 +5,35 @@ run in tests/experiments/paper/control_test.py.
 """
 
 import json
+import math
 import re
 
 import numpy as np
 import pytest
+from made.training.run_batch import group_by_program
 
-from made.core.trial import Record
+from made.core.trial import Record as Recorded
 from made.envs.control import rendering
 from made.experiments import experiment, experiments, resumable, runner
 from made.experiments.paper import convergence
 from made.experiments.plots import png
+from made.experiments.report import collect
 from made.experiments.report.page import markdown, render
 from made.experiments.scheduler import Study, plan, schedule
 from made.experiments.statistics import Interval
-from made.experiments.store.store import Scale, Store
-from made.experiments.types import ClaimResult, above, choose, within
+from made.experiments.store import Scale, Store
+from made.experiments.store.table import Record, Table
+from made.experiments.types import Claim, ClaimResult, Effect, Experiment, Verdict, above, choose, within
 from made.training.backends.compiled_envs import group_by_program
 
 NAMES = list(experiments())
 
 
-def made_up(trial, seeds, out, on_rows=None, until=0.0) -> resumable.CompletedRun:
+def made_up(trial, seeds, out, on_rows=None, until=0.0):
     """In the place of a run in processes: rows as such a run leaves them."""
     steps = np.arange(trial.every, trial.iterations + 1, trial.every)
     rows = {"step": steps, "frames": 2.0 * steps, "return": 0.1 * steps, "eval_return": 0.2 * steps}
-    return resumable.CompletedRun({seed: Record(rows, {}) for seed in seeds}, {"wall_s": 1.0, "lanes": len(seeds)})
+    return {seed: Recorded(rows, {}) for seed in seeds}, {"wall_s": 1.0, "lanes": len(seeds)}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +73,7 @@ def test_every_claim_gets_a_verdict_with_numbers(name, store):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_draws_and_tabulates(name, store):
     table, problem = runner.load(of(name), store)
-    assert problem is None
+    assert problem == ""
     for drawing in experiment(name).draw(table):
         assert len(png(drawing.figure, dpi=50)) > 5000 and drawing.caption
     for _, header, rows in experiment(name).tables(table):
@@ -129,14 +133,14 @@ def test_nothing_recorded_and_incomplete_are_said_with_the_command(tmp_path, sto
     with pytest.raises(ValueError, match="cannot be plotted"):
         runner.draw(of("chain"), part, tmp_path)
     assert runner.run([of("chain")], part) == sum(len(group.jobs) for group in work[1:])
-    assert runner.load(of("chain"), part)[1] is None
+    assert runner.load(of("chain"), part)[1] == ""
 
 
 def test_a_changed_setting_is_another_run_and_only_where_the_setting_exists(store):
     plain, changed = (of("lock", *settings).trials for settings in ((), ("bonus.recent.window=10",)))
     differ = [label for label in plain if plain[label] != changed[label]]
     assert differ and all("made/B=" in label for label in differ)
-    assert runner.load(of("lock", "bonus.recent.window=10"), store)[1] is not None
+    assert runner.load(of("lock", "bonus.recent.window=10"), store)[1]
     wrong_settings = {
         "bonus.recent.windw=10": "has no field",
         "window": "not 'window'",
@@ -148,7 +152,7 @@ def test_a_changed_setting_is_another_run_and_only_where_the_setting_exists(stor
 
 
 def test_the_report_has_every_claim_figure_and_setting(store, tmp_path):
-    section = runner.publish(of("lock"), store, tmp_path)
+    section = collect.publish_study(of("lock"), store, tmp_path)
     page = render([section])
     assert (tmp_path / "lock.png").exists() and (tmp_path / "lock.svg").exists()
     assert all(row["name"] in page for row in section.claims) and page.count("data:image/") == 2
@@ -179,3 +183,21 @@ def test_verdict_rules_hold_fail_and_cannot_tell():
     assert within({"a": up}, 0.5, "x").holds is False
     assert within({"a": up}, 2.0, "x").holds is None
     assert np.isnan(above({}, "x").holds or np.nan)
+
+
+def test_claim_result_holds_the_verdict_as_plain_data():
+    verdict = Verdict(None, (Effect("a", 1.0, 0.5, math.inf, "return"),), missing=("task x",))
+    made_up = Experiment(
+        *("name", "fig:1", "title", "about"), lambda scale: {}, lambda scale: range(1),
+        (Claim(1, "claim", "A claim", "Sec. 1", lambda table: verdict),), lambda table: [], lambda table: [],
+    )  # fmt: skip
+    study = Study(made_up, Scale.SMOKE)
+    table = Table([Record("a", 0, {"step": np.arange(2)})])
+    (row,) = runner.check_claims(study, table)
+    (effect,) = row.effects
+    assert effect == {"name": "a", "value": 1.0, "low": 0.5, "high": None, "unit": "return", "null": 0.0, "seeds": 0}
+    assert (row.missing, row.observed, row.seeds) == (["task x"], verdict.observed, 1)
+    (empty,) = runner.check_claims(study, Table())
+    assert (empty.holds, empty.seeds, empty.observed) == (None, 0, "nothing recorded yet")
+    (part,) = runner.check_claims(study, table, "incomplete")
+    assert (part.holds, part.seeds, part.missing) == (None, 0, ["incomplete"])

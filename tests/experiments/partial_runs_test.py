@@ -8,7 +8,7 @@ import pytest
 
 from made.experiments import resumable as module
 from made.experiments.resumable import columns, progress_text
-from made.experiments.store.store import Store
+from made.experiments.store import Store
 from made.experiments.store.table import Record, Table
 from made.training.provenance import over_pieces
 
@@ -57,10 +57,11 @@ def test_of_two_runs_of_a_label_the_one_that_got_furthest(tmp_path):
 
 def test_a_row_that_is_being_written_is_left_out(tmp_path):
     store = Store(tmp_path)
-    folder = left(store, "ab12-s0", [(0, 10)])
+    folder = left(store, "ab12-s0", [(0, 0), (0, 10)])
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"seed": 0, "update": 20, "eval_ret')
-    assert begun(store, "dmc", {"one": "ab12"}).curves("one", "eval_return")[0].tolist() == [10]
+    steps, values = begun(store, "dmc", {"one": "ab12"}).curves("one", "eval_return")
+    assert steps.tolist() == [0, 10] and values.tolist() == [[0.0, 100.0]], "a return of 0 counts"
 
 
 def test_where_and_by_what_it_was_made_over_all_its_pieces(tmp_path):

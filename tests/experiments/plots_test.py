@@ -107,7 +107,7 @@ def test_bands_show_the_interval_or_the_range_over_seeds():
     plots.range_band(axes[0, 1], [1, 2], values, look, marker="s")
     for ax in axes[0]:
         np.testing.assert_array_equal(ax.lines[0].get_ydata(), [1, 3])
-    np.testing.assert_array_equal(found.estimate, [1, 3])
+    np.testing.assert_array_equal(found, [1, 3])
     assert axes[0, 1].lines[0].get_marker() == "s"
     assert axes[0, 1].collections[0].get_datalim(axes[0, 1].transData).extents.tolist() == [1, 0, 2, 5]
 

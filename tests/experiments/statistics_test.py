@@ -13,11 +13,8 @@ from made.experiments.statistics import (
     Interval,
     interval,
     iqm,
-    mean,
-    median,
     paired_interval,
     probability_of_improvement,
-    stratified_interval,
     time_to_threshold,
 )
 
@@ -53,12 +50,6 @@ def test_iqm_is_the_integral_of_the_quantile_function(values):
     points = (np.arange(2 * n) + 0.5) / (4 * n) + 0.25  # 4n cells: the quantile function is constant on each
     quantiles = np.sort(values)[np.floor(points * n).astype(int)]
     assert iqm(values) == pytest.approx(quantiles.mean(), rel=1e-9, abs=1e-6)
-
-
-def test_mean_and_median_reduce_the_axis_asked_for():
-    values = np.array([[0.0, 1.0, 8.0], [2.0, 2.0, 2.0]])
-    np.testing.assert_array_equal(mean(values, axis=0), [1.0, 1.5, 5.0])
-    np.testing.assert_array_equal(median(values), [1.0, 2.0])
 
 
 def test_interval_of_two_values_has_the_exact_bootstrap_law():
@@ -123,7 +114,6 @@ def test_degenerate_seeds():
     "call",
     [
         lambda v: interval(v, "iqm", rng()),
-        lambda v: stratified_interval([[1.0, 2.0], v], "iqm", rng()),
         lambda v: paired_interval(v, v, "mean", rng()),
         lambda v: probability_of_improvement([1.0, 2.0], v, rng()),
     ],
@@ -134,27 +124,10 @@ def test_bad_values_are_refused(call, bad):
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(ValueError, match="iqm, mean, median"):
+    with pytest.raises(ValueError, match="iqm or mean"):
         interval([1.0, 2.0], "iqr", rng())
     with pytest.raises(ValueError, match="seed by seed"):
         paired_interval([1.0, 2.0], [1.0, 2.0, 3.0], "mean", rng())
-
-
-def test_strata_keep_their_share():
-    # Two tasks without spread: a stratified resample always holds both, a plain one would not.
-    found = stratified_interval([np.ones(5), np.zeros(5)], "mean", rng())
-    assert found[:4] == (0.5, 0.5, 0.5, 10)
-    plain = interval(np.repeat([1.0, 0.0], 5), "mean", rng())
-    assert plain.low < 0.5 < plain.high
-    lone = stratified_interval([[1.0, 2.0], [5.0]], "mean", rng())
-    assert lone.estimate == pytest.approx(8 / 3) and math.isnan(lone.low)
-
-
-def test_stratified_width_is_that_of_the_within_task_spread():
-    tasks = [rng(i).normal(10 * i, 1.0, size=50) for i in range(4)]
-    found = stratified_interval(tasks, "mean", rng())
-    within = math.sqrt(np.mean([task.var() for task in tasks]) / 200)
-    assert found.high - found.low == pytest.approx(2 * 1.96 * within, rel=0.08)
 
 
 def test_pairing_removes_what_seeds_share():

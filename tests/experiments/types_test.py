@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from made.experiments.statistics import Interval
-from made.experiments.store.store import Scale
-from made.experiments.store.table import Record, Table
-from made.experiments.types import Claim, Effect, Experiment, Verdict, check_claims, effects_of, few_seeds
+from made.experiments.types import Effect, Verdict, effects_of, few_seeds
 
 
 @pytest.mark.parametrize(
@@ -45,20 +43,3 @@ def test_intervals_without_a_seed_are_no_effects_and_count_as_missing_seeds():
     none, some = (Interval(math.nan, math.nan, math.nan, n) for n in (0, 1))
     assert [effect.name for effect in effects_of({"a": none, "b": some}, "return")] == ["b"]
     assert few_seeds(7, 0) == ("0 of 5 seeds",) and few_seeds(5, 9) == few_seeds() == ()
-
-
-def test_claim_result_holds_the_verdict_as_plain_data():
-    verdict = Verdict(None, (Effect("a", 1.0, 0.5, math.inf, "return"),), missing=("task x",))
-    experiment = Experiment(
-        *("name", "fig:1", "title", "about"), lambda scale: {}, lambda scale: range(1),
-        (Claim(1, "claim", "A claim", "Sec. 1", lambda table: verdict),), lambda table: [], lambda table: [],
-    )  # fmt: skip
-    table = Table([Record("a", 0, {"step": np.arange(2)})])
-    (row,) = check_claims(experiment, table, Scale.SMOKE, "made run name")
-    (effect,) = row.effects
-    assert effect == {"name": "a", "value": 1.0, "low": 0.5, "high": None, "unit": "return", "null": 0.0, "seeds": 0}
-    assert (row.missing, row.observed, row.seeds) == (["task x"], verdict.observed, 1)
-    (empty,) = check_claims(experiment, Table(), Scale.SMOKE, "made run name")
-    assert (empty.holds, empty.seeds, empty.observed) == (None, 0, "nothing recorded yet")
-    (part,) = check_claims(experiment, table, Scale.SMOKE, "made run name", "incomplete")
-    assert (part.holds, part.seeds, part.missing) == (None, 0, ["incomplete"])

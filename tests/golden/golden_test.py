@@ -9,7 +9,7 @@ from golden.runs import RECORDED, RUNS, environment
 
 from made.experiments import experiments
 from made.experiments.runner import Study, check
-from made.experiments.store.store import Scale, Store
+from made.experiments.store import Scale, Store
 
 HERE = Path(__file__).parent
 STORES = [Store(HERE.parents[1] / "results" / name) for name in ("minigrid", "dmc")]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from made.envs.control import rendering
-from made.experiments.store.store import MARKER
+from made.experiments.store import MARKER
 from made.training import run_dir as run_folder
 from tests.reliability import processes
 

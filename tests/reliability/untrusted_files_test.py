@@ -18,10 +18,9 @@ from safetensors.numpy import save
 from examples import curves
 from made.cli import experiments, main
 from made.experiments import plots
-from made.experiments.report import collect
-from made.experiments.report.model import Figure, Section
+from made.experiments.report import Figure, Section, collect
 from made.experiments.report.page import render
-from made.experiments.store.store import Job, Scale, Store
+from made.experiments.store import Job, Scale, Store
 from made.experiments.types import Effect
 from made.training import checkpoint, checkpoint_file, run_dir, sharding, video
 from made.training.loggers import JSONL

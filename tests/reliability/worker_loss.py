@@ -15,7 +15,7 @@ from typing import Any
 
 from made.experiments import experiment, runner
 from made.experiments.executors import Options
-from made.experiments.store.store import Scale, Store
+from made.experiments.store import Scale, Store
 
 LABELS, WORKERS = 20, 2
 STUDY = runner.Study(experiment("chain"), Scale.SMOKE, ("iterations=6000", "every=600"))  # about a second a run

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from made.training.provenance import alive, checkout, merged, provenance
+from made.training.provenance import checkout, merged, provenance
 
 
 def test_it_names_versions_device_and_time():
@@ -97,9 +97,3 @@ def test_many_are_merged():
         "wall_s": 10.0,
     }
     assert merged([]) == {"runs": 0}
-
-
-def test_alive_knows_the_living_from_the_dead():
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    assert alive(os.getpid()) and alive(1) and not alive(ended.pid)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from made.core.config import COUNT, SHARE, check_numbers
 from made.core.trial import Trial
 from made.experiments import plots
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, choose
 from made.tabular.families import Chain

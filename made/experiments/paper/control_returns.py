@@ -10,7 +10,7 @@ from made.experiments import plots
 from made.experiments.paper import control_setup as shared
 from made.experiments.paper import control_verdicts as claims
 from made.experiments.statistics import n_seeds_text
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Claim, Experiment, PaperFigure, rng
 from made.training.control_config import BONUS_COEFS
@@ -79,7 +79,7 @@ def _returns_figure(
     for ax, (title, (level, looks)) in zip(axes, panels.items(), strict=True):
         for label, look in looks.items():
             at, curves = shared.evaluations(table, label)
-            middle = np.asarray(plots.interval_band(ax, at, curves, look).estimate)
+            middle = plots.interval_band(ax, at, curves, look)
             if shared.is_partial(table, label):
                 circle = {"marker": "o", "markersize": 4, "markerfacecolor": "none", "clip_on": False}
                 ax.plot(at[-1:], middle[-1:], color=look.color, **circle)

@@ -20,7 +20,7 @@ from made.core.config import override
 from made.experiments import plots
 from made.experiments.resumable import progress_text
 from made.experiments.statistics import CensoredTimes, time_to_threshold
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Table
 from made.experiments.types import read_settings
 from made.training.control_config import ControlConfig, DreamerConfig, control_config, resolve

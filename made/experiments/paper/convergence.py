@@ -8,7 +8,7 @@ import numpy as np
 from made.core.trial import Trial
 from made.experiments import plots, types
 from made.experiments.statistics import interval
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Table
 from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, choose
 from made.tabular.algorithm1 import Algorithm1, Constants, settings_for

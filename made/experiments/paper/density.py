@@ -18,7 +18,7 @@ from made.core.trial import Trial
 from made.envs.minigrid import make_grid
 from made.experiments import plots, types
 from made.experiments.statistics import Interval, interval
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Table
 from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, choose
 from made.nets.fit import Fit

@@ -6,7 +6,7 @@ from made.core.trial import Trial
 from made.experiments import plots, types
 from made.experiments.paper.lock_returns import MADE_B, Setting, algorithms, bonuses, lock_run
 from made.experiments.statistics import interval, paired_interval
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, choose
 from made.tabular.families import Lock

@@ -14,7 +14,7 @@ from made.core.trial import Trial
 from made.envs.tabular import RandomTabular
 from made.experiments import plots, types
 from made.experiments.statistics import CensoredTimes, interval, probability_of_improvement
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, choose
 from made.tabular.families import Lock

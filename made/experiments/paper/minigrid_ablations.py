@@ -13,7 +13,7 @@ from made.core import Bonus
 from made.core.trial import Trial
 from made.experiments import plots
 from made.experiments.paper import minigrid_setup as shared
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Experiment, PaperFigure, choose
 

@@ -6,7 +6,7 @@ from made.core.trial import Trial
 from made.experiments import plots
 from made.experiments.paper import minigrid_setup as shared
 from made.experiments.statistics import resampled_means
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, decide, few_seeds, rng
 

@@ -31,7 +31,7 @@ from made.core import Bonus, Density, EpisodeMemory, NoMemory, trees
 from made.core.config import AT_LEAST_ZERO, SHARE, check_numbers
 from made.envs.minigrid import make_grid
 from made.experiments.statistics import CensoredTimes, time_to_threshold
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Table
 from made.experiments.types import read_settings, rng
 from made.training.on_policy import RunConfig

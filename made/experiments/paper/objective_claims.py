@@ -8,7 +8,7 @@ import numpy as np
 from made.core.config import AT_LEAST_ZERO, POSITIVE, SHARE, check_numbers
 from made.core.trial import Trial
 from made.experiments import plots
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Claim, Effect, Experiment, PaperFigure, Verdict, choose
 from made.tabular import objective as maths

@@ -9,7 +9,7 @@ from made.experiments import plots
 from made.experiments.paper import control_setup as control
 from made.experiments.paper import minigrid_setup as grids
 from made.experiments.paper.control_returns import RETURNS, both_returns
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Experiment, PaperFigure, Search
 

@@ -11,25 +11,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from made.core import safe_files
-from made.experiments import experiment, experiments, runner
-from made.experiments.report import agents, charts, model
-from made.experiments.report.agents import Agent
-from made.experiments.report.model import Section
+from made.experiments import experiment, experiments, plots, runner
+from made.experiments.report import Figure, Section, charts, read_json, write_json
 from made.experiments.report.page import write
 from made.experiments.runner import Study
-from made.experiments.store.store import MARKER, Scale, Store
+from made.experiments.store import MARKER, Scale, Store
 from made.experiments.types import ClaimResult, Experiment
 from made.training.paths import make_dir
+from made.training.provenance import merged
 
 _DEEPEST = 3  # levels of folders to search
-_ORDER = (Scale.PAPER, Scale.GPU, Scale.SMALL, Scale.DEMO, Scale.SMOKE)
+_SIZES = list(Scale)  # smallest first
 
 
 class Found(NamedTuple):
     """What some folders hold: stores, runs of `made train`, and sections of earlier reports by name."""
 
     stores: list[Store]
-    agents: list[Agent]
+    agents: list[charts.Agent]
     earlier: dict[str, Section]
 
 
@@ -56,13 +55,12 @@ def reproduce(roots: Sequence[Path], to: Path, names: Sequence[str] = (), scale:
     found = find(roots)
     earlier = found.earlier if scale is None else {}  # which may be of another scale
     chosen = [experiment(name) for name in names] or list(experiments().values())
-    wanted = None if scale is None else Scale(scale)
-    options = {one.name: list(_studies(one, found.stores, wanted)) for one in chosen}
-    if not found.agents and not any(s for each in options.values() for _, s in each) and not earlier:
+    options = [list(_studies(one, found.stores, scale and Scale(scale))) for one in chosen]
+    if not found.agents and not any(store for each in options for _, store in each) and not earlier:
         where = ", ".join(map(str, roots))
         raise ValueError(f"Nothing is recorded in {where}: run `made demo` or `made run EXPERIMENT` first.")
     make_dir(to, "--to")
-    return _written(list(options.values()), to, earlier, () if names else found.agents)
+    return _written(options, to, earlier, () if names else found.agents)
 
 
 def publish(studies: Sequence[Study], store: Store, to: Path) -> Report:
@@ -80,12 +78,11 @@ def find(roots: Sequence[Path]) -> Found:
         for folder in _below(root, _DEEPEST):
             if (folder / MARKER).exists():
                 stores.append(Store(folder))
-            for section in model.read(folder):
+            for section in read_json(folder):
                 earlier.setdefault(section.name, section)
-            if (run := agents.read(folder)) is not None:
-                runs.setdefault(folder.resolve(), run)
-            for at, run in agents.packed_in(folder).items():
-                runs.setdefault(at.resolve(), run)
+            for at, run in {folder: charts.read_agent(folder), **charts.packed_agents(folder)}.items():
+                if run is not None:
+                    runs.setdefault(at.resolve(), run)
     return Found(stores, sorted(runs.values(), key=lambda run: (not run.videos, run.task, run.name)), earlier)
 
 
@@ -103,7 +100,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 def _studies(one: Experiment, stores: Sequence[Store], scale: Scale | None) -> Iterator[tuple[Study, Store | None]]:
     """The experiment in every store that has it, the largest scale first; last, without a store."""
     have = [(store, runner.scales(one, store)) for store in stores]
-    for size in (scale,) if scale else _ORDER:
+    for size in (scale,) if scale else reversed(_SIZES):
         for store, scales in have:
             if size in scales:
                 yield Study(one, size), store
@@ -114,12 +111,12 @@ def _written(
     options: Sequence[Sequence[tuple[Study, Store | None]]],
     to: Path,
     earlier: Mapping[str, Section],
-    runs: Sequence[Agent],
+    agents: Sequence[charts.Agent],
 ) -> Report:
     found = [_chosen(each, to, earlier) for each in options]
     sections = [section for section in found if section.provenance or section.claims]
-    page = write(to / "index.html", sections, runs)
-    model.write(to, [section for section in sections if section.provenance])
+    page = write(to / "index.html", sections, agents)
+    write_json(to, [section for section in sections if section.provenance])
     stores = dict.fromkeys(store for each in options for _, store in each if store is not None)
     report = Report(page, sections, [problem for store in stores for problem in store.problems])
     rows = [row._asdict() for row in report.judged if row.seeds]
@@ -129,29 +126,28 @@ def _written(
 
 def _chosen(each: Sequence[tuple[Study, Store | None]], to: Path, earlier: Mapping[str, Section]) -> Section:
     """The first study that is complete, else what an earlier report has of it, else its claims and what is missing."""
-    name, partial = each[0][0].experiment.name, []
+    partial = []
     for one, store in each:
-        if store is None:
-            partial.append(runner.section(one, runner.unchecked_claims(one, f"nothing recorded; run: {one.command}")))
-            continue
-        section, table = runner.publish(one, store, to), runner.load(one, store)[0]
-        if name == "lock_heatmap" and "vi/bernstein" in table.labels():
-            section = section._replace(maps=charts.visit_maps(table))
-        if name == "minigrid" and table.labels():
-            section = section._replace(curves=charts.learning_curves(table))
+        section, table = publish_study(one, store, to), runner.load(one, store)[0]
         if section.provenance and table.labels():
             return _above(section, one, each, to) if runner.not_run(one, table) else section
         partial.append(section)
-    return _copied(earlier[name], to) if name in earlier else partial[0]
+    if (section := earlier.get(partial[0].name)) is None:
+        return partial[0]
+    figures = [figure._replace(file=to / figure.file.name) for figure in section.figures]
+    for old, new in zip(section.figures, figures, strict=True):
+        if old.file.resolve() != new.file.resolve():
+            safe_files.write_atomic(new.file, old.png)
+    return section._replace(figures=figures)
 
 
 def _above(section: Section, one: Study, each: Sequence[tuple[Study, Store | None]], to: Path) -> Section:
     """A section of partial runs, followed by figures and tables of the largest smaller scale that is complete."""
     for other, store in each:
-        smaller = other.scale != Scale.SMOKE and _ORDER.index(other.scale) > _ORDER.index(one.scale)
+        smaller = other.scale != Scale.SMOKE and _SIZES.index(other.scale) < _SIZES.index(one.scale)
         if store is None or not smaller or runner.not_run(other, runner.load(other, store)[0]):
             continue
-        more, at = runner.publish(other, store, to, f"_{other.scale.value}"), f"at scale {other.scale.value}"
+        more, at = publish_study(other, store, to, f"_{other.scale.value}"), f"at scale {other.scale.value}"
         figures = [one._replace(caption=f"{at.capitalize()}: {one.caption}") for one in more.figures]
         return section._replace(
             figures=[*section.figures, *figures],
@@ -162,9 +158,31 @@ def _above(section: Section, one: Study, each: Sequence[tuple[Study, Store | Non
     return section
 
 
-def _copied(section: Section, to: Path) -> Section:
-    """A section of an earlier report, with its figures copied to the folder of the new page."""
-    for figure in section.figures:
-        if figure.file.resolve() != (to / figure.file.name).resolve():
-            safe_files.write_atomic(to / figure.file.name, figure.png)
-    return section._replace(figures=[figure._replace(file=to / figure.file.name) for figure in section.figures])
+def publish_study(study: Study, store: Store | None, folder: Path, mark: str = "") -> Section:
+    """A study as a section of the report; its claims alone where nothing of it can be plotted.
+
+    Its figures go to `folder` as PNG and SVG. Their names end with `mark`.
+    """
+    one, claims = study.experiment, []
+    for claim, row in zip(study.experiment.claims, runner.check(study, store), strict=True):
+        claims.append({**row._asdict(), "text": f"{claim.text}."})
+    section = Section(one.name, one.title, one.about, claims=claims)
+    table, problem = runner.load(study, store, partial=True)
+    if problem:
+        return section
+    figures = []
+    for drawn in one.draw(table):
+        file = plots.save(drawn.figure, folder / f"{drawn.name}{mark}")[0]
+        figures.append(Figure(file, drawn.caption, f"Figure {drawn.name}: {drawn.caption}"))
+    runs = {label: table.runs(label) for label in table.labels()}
+    tables = one.tables(table)
+    if absent := runner.not_run(study, table):
+        tables = [*tables, ("Not run at this scale", ["configuration"], [[label] for label in absent])]
+    return section._replace(
+        figures=figures,
+        tables=tables,
+        settings={label: ones[0]["description"] for label, ones in runs.items()},
+        provenance=merged(run["provenance"] for ones in runs.values() for run in ones),
+        maps=charts.visit_maps(table) if one.name == "lock_heatmap" else {},
+        curves=charts.learning_curves(table) if one.name == "minigrid" else {},
+    )

@@ -20,28 +20,50 @@ from typing import Any
 import numpy as np
 
 from made.core import safe_files
-from made.experiments.report import agents as trained
-from made.experiments.report.agents import Agent
-from made.experiments.report.model import PARTS, SAID, SEVERAL, Section, effects_of, findings, kind_of, paper_section
+from made.experiments.report import SAID, SEVERAL, Section, charts, effects_of, kind_of
 from made.experiments.types import Effect
 
+SENTENCES: Mapping[int, tuple[str, str]] = {  # by claim, the most important first: if it holds, and if it does not
+    33: (
+        "On MiniGrid the density of MADE matters: with the same first-visit mask, RND needs more frames.",
+        "On MiniGrid the first-visit mask matters more than the density of MADE: with the mask, RND and even a "
+        "constant bonus come close.",
+    ),
+    35: (
+        "The VAE released with the paper ranks recent experience as true counts do.",
+        "The VAE released with the paper is not a density of recent experience.",
+    ),
+}
+PARTS = {  # as the page's filter names them, in the paper's order
+    "1": "1 Introduction",
+    "3": "3 The objective and its theory",
+    "4.1": "4.1 Bidirectional lock",
+    "4.2": "4.2 Chain MDP",
+    "5": "5 Deep rewards",
+    "5.1": "5.1 MiniGrid",
+    "5.2": "5.2 DeepMind Control",
+    "5.3": "5.3 Dreamer",
+    "6": "6 Related work",
+    "": "elsewhere",
+}
+_THEORY = ("Eq", "Proposition", "Theorem", "Remark")
 _SCRIPTS = ("page.js", "curves.js", "maps.js")
 _DPI = 200  # of the figures, which the page shows in their size on paper
 _COLORS = 64  # of an image in the page
 _PAPER = 0.6  # part of white pixels from which on a figure is a drawing, which may be inverted in the dark
 
 
-def render(sections: Sequence[Section], agents: Sequence[Agent] = ()) -> str:
+def render(sections: Sequence[Section], agents: Sequence[charts.Agent] = ()) -> str:
     """The page as HTML text: findings, all verdicts, the sections in the order given, then the agents."""
     script = "\n".join(_asset(name) for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     page = {"style": _asset("style.css"), "script": script, "script_hash": digest}
     cards = [agent._asdict() | {"points": _points(agent.returns)} for agent in agents]
-    content = page | _content(sections) | {"agents": cards, "agent_curves": trained.panels(agents)}
+    content = page | _content(sections) | {"agents": cards, "agent_curves": charts.agent_curves(agents)}
     return _environment().get_template("page.html.j2").render(content)
 
 
-def write(path: Path, sections: Sequence[Section], agents: Sequence[Agent] = ()) -> Path:
+def write(path: Path, sections: Sequence[Section], agents: Sequence[charts.Agent] = ()) -> Path:
     """Write the page atomically and return its path."""
     text = render(sections, agents)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,6 +82,47 @@ def _content(sections: Sequence[Section]) -> dict[str, Any]:
     parts = {name: text for name, text in PARTS.items() if name in {claim["part"] for claim in claims}}
     counts = {"claims": claims, "counts": _counts(claims), "parts": parts}
     return {"sections": views, "findings": findings(sections), **counts}
+
+
+def findings(sections: Sequence[Section], most: int = 3) -> list[dict[str, Any]]:
+    """What matters most of the decided claims: a sentence for each, with the range of its effects.
+
+    After those of `SENTENCES` come claims that do not hold, then claims that do.
+    """
+    claims = [claim for section in sections for claim in section.claims if claim["holds"] is not None]
+    order = list(SENTENCES)
+    claims.sort(key=lambda one: (order.index(one["claim"]) if one["claim"] in order else 99, bool(one["holds"])))
+    found = []
+    for claim in claims[:most]:
+        plain = (claim["text"], f"The paper's claim does not hold here: {claim['text']}")
+        text = SENTENCES.get(claim["claim"], plain)[not claim["holds"]]
+        found.append({"claim": claim["claim"], "text": text, "evidence": _evidence(claim)})
+    return found
+
+
+def _evidence(claim: Mapping[str, Any]) -> list[str]:
+    """For each unit with several effects, their range, or both of two."""
+    lines, effects = [], effects_of(claim)
+    for unit in dict.fromkeys(one.unit for one in effects):
+        same = [one for one in effects if one.unit == unit]
+        text = "; ".join(f"{one.name} {one.text}".strip() for one in same)
+        if len(same) > 2:
+            low, high = (find(one.value for one in same) for find in (min, max))
+            text = f"{low:.2g} to {high:.2g} ({len(same)} comparisons, {claim['seeds']} seeds)"
+        if len(same) > 1 or len(effects) == 1:
+            lines.append(f"{unit}: {text}" if unit else text)
+    return lines[:2]
+
+
+def paper_section(where: str) -> str:
+    """The part that a reference such as "Fig. 3, Sec. 4.1" is in.
+
+    >>> [paper_section(x) for x in ("Fig. 3, Sec. 4.1", "Theorem 1", "Fig. 1", "Sec. 3.2, App. A", "a letter")]
+    ['4.1', '3', '1', '3', '']
+    """
+    found = re.search(r"Sec\. (\d+)(\.\d+)?", where)
+    names = (found[0][5:], found[1]) if found else ("3",) if where.startswith(_THEORY) else ("1",) * (where == "Fig. 1")
+    return next((name for name in names if name in PARTS), "")
 
 
 @cache

@@ -4,13 +4,14 @@ A `Table` is built from one `Record` a run and answers in NumPy arrays with the 
 It knows labels and numbers, neither experiments nor files.
 """
 
-import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from made.core.config import nearest
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -68,24 +69,17 @@ class Table:
 
     def __init__(self, records: Iterable[Record] = ()):
         self._by_label: dict[str, list[Record]] = {}
-        seen: set[tuple[str, int]] = set()
         for record in records:
-            if (record.label, record.seed) in seen:
+            runs = self._by_label.setdefault(record.label, [])
+            if any(one.seed == record.seed for one in runs):
                 what = f"{record.label!r} have seed {record.seed}"
                 raise ValueError(f"Two runs of {what}: a table holds one run for each seed.")
-            seen.add((record.label, record.seed))
-            record = record._replace(rows=checked(record.rows), arrays=checked(record.arrays, arrays=True))
-            self._by_label.setdefault(record.label, []).append(record)
-        for runs in self._by_label.values():
-            runs.sort(key=lambda record: record.seed)
+            runs.append(record._replace(rows=checked(record.rows), arrays=checked(record.arrays, arrays=True)))
+            runs.sort(key=lambda one: one.seed)
 
     def __len__(self) -> int:
         """The number of runs."""
         return sum(map(len, self._by_label.values()))
-
-    def __repr__(self) -> str:
-        metrics = ", ".join(self.metrics()) or "none"
-        return f"Table({len(self)} runs, {len(self._by_label)} labels, metrics: {metrics})"
 
     def labels(self) -> list[str]:
         """The labels in the order in which they were first given; empty for an empty table."""
@@ -182,15 +176,16 @@ class Table:
         lacking = [r.seed for r in records if name not in getattr(r, kind)]
         if lacking:
             raise ValueError(f"{name!r} of {label!r} was not recorded by seeds {lacking}: run them again.")
-        first, columns = records[0], [getattr(r, kind) for r in records]
+        columns = [getattr(r, kind) for r in records]
+        first = columns[0]
         for record, column in zip(records, columns, strict=True):
-            same_steps = np.array_equal(column["step"], columns[0]["step"])
-            if not same_steps or column[name].shape != columns[0][name].shape:
+            if not np.array_equal(column["step"], first["step"]) or column[name].shape != first[name].shape:
+                two = [f"shape {c[name].shape} up to step {max(c['step'], default='none')}" for c in (first, column)]
                 raise ValueError(
-                    f"Seeds {first.seed} and {record.seed} of {label!r} recorded {name!r} differently "
-                    f"({_extent(columns[0], name)} against {_extent(column, name)}): run one of them again."
+                    f"Seeds {records[0].seed} and {record.seed} of {label!r} recorded {name!r} differently "
+                    f"({' against '.join(two)}): run one of them again."
                 )
-        return columns[0]["step"], np.stack([column[name] for column in columns])
+        return first["step"], np.stack([column[name] for column in columns])
 
 
 def checked(columns: Mapping[str, ArrayLike], *, arrays: bool = False) -> dict[str, np.ndarray]:
@@ -218,70 +213,6 @@ def checked(columns: Mapping[str, ArrayLike], *, arrays: bool = False) -> dict[s
     return out
 
 
-def storable(columns: Mapping[str, ArrayLike], *, arrays: bool = False) -> dict[str, np.ndarray]:
-    """Checked columns in the few number types that a file holds; nothing is rounded."""
-    out = {}
-    for name, column in checked(columns, arrays=arrays).items():
-        if set(name) & set(',"\n\r') or name != name.strip() or not name:
-            raise ValueError(f"{name!r} cannot name a column: use no comma, quote or blank at the ends.")
-        if column.dtype.kind in "biu":
-            out[name] = np.ascontiguousarray(column, column.dtype.newbyteorder("=") if arrays else np.int64)
-        else:
-            out[name] = np.ascontiguousarray(column, np.float64 if column.dtype.itemsize > 4 else np.float32)
-    return out
-
-
-def write_csv(columns: Mapping[str, np.ndarray]) -> str:
-    """Columns of int64, float32 or float64 as CSV text with a header; NaN is an empty cell.
-
-    Every number is the shortest text that `read_csv` turns back into the same bits.
-    """
-    lines = [",".join(columns)]
-    lines += map(",".join, zip(*(cells(column) for column in columns.values()), strict=True))
-    return "\n".join(lines) + "\n"
-
-
-def read_csv(text: str, kinds: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """The columns of `write_csv`, given the number type of each in the order of the header."""
-    header, *lines = text.split("\n")
-    whole = bool(lines) and lines.pop() == ""  # the last line ends with a line break too
-    if header.split(",") != list(kinds) or not whole or not set(kinds.values()) <= {"int64", "float32", "float64"}:
-        raise ValueError("The CSV text lacks the columns that were recorded for it, or was cut short.")
-    rows = [line.split(",") for line in lines]
-    if any(len(row) != len(kinds) for row in rows):
-        raise ValueError(f"A row of the CSV text does not have {len(kinds)} cells.")
-    columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
-    return {name: parsed(column, kind) for (name, kind), column in zip(kinds.items(), columns, strict=True)}
-
-
-def parsed(column: Iterable[str], kind: str) -> np.ndarray:
-    """A column of `cells` as numbers of a type."""
-    if kind == "int64":
-        return np.array([int(cell) for cell in column], np.int64)
-    if kind not in ("float32", "float64"):
-        raise ValueError(f"A column of text cannot hold numbers of type {kind!r}: use int64, float32 or float64.")
-    with np.errstate(over="ignore"):
-        return np.array([float(cell) if cell else np.nan for cell in column], np.float64).astype(kind)
-
-
-def cells(column: np.ndarray) -> list[str]:
-    """Each number of a column as the shortest text that `parsed` turns back into the same bits; NaN as none."""
-    if column.dtype != np.float32:
-        return ["" if number != number else repr(number) for number in column.tolist()]
-    # The shortest text of a float32 is read through a float64, and these two roundings can miss by one bit.
-    text = column.astype(str).tolist()
-    kept = np.array(text, np.float64).astype(np.float32) == column
-    numbers = zip(text, kept.tolist(), column.tolist(), strict=True)
-    return ["" if x != x else short if same else repr(x) for short, same, x in numbers]
-
-
-def _extent(columns: Mapping[str, np.ndarray], name: str) -> str:
-    steps = columns["step"]
-    return f"shape {columns[name].shape} up to step {steps[-1] if len(steps) else 'none'}"
-
-
 def _unknown(given: str, what: str, known: Iterable[str]) -> str:
-    known = list(known)
-    close = difflib.get_close_matches(given, known, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"{given!r} is not {what}.{hint} There are: {', '.join(known) or 'none'}."
+    names = list(known)
+    return f"{given!r} is not {what}.{nearest(given, names)} There are: {', '.join(names) or 'none'}."

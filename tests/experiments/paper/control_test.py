@@ -33,7 +33,7 @@ from made.experiments.paper import (
 )
 from made.experiments.report import collect
 from made.experiments.scheduler import plan, schedule
-from made.experiments.store.store import Job, Scale, Store
+from made.experiments.store import Job, Scale, Store
 from made.experiments.store.table import Label, Record, Table
 from made.experiments.types import Experiment, read_settings, take_settings
 from made.training import loggers, sharding, train_loop
@@ -65,7 +65,8 @@ def shared():
             return made[0]
 
         patch.setattr(control_tasks, "prepare", once)
-        patch.setattr(resumable, "contextlib", types.SimpleNamespace(closing=contextlib.nullcontext))  # it stays open
+        closing = lambda x: contextlib.nullcontext(x) if x in made else contextlib.closing(x)  # noqa: E731
+        patch.setattr(resumable, "contextlib", types.SimpleNamespace(closing=closing))  # the backend stays open
         patch.setattr(resumable, "SECONDS", 0.0)  # a checkpoint at each row
         patch.setattr(resumable, "SELDOM", 0.0)
         yield
@@ -102,7 +103,7 @@ def test_a_run_of_the_host_is_stored_like_any_other_and_its_folder_removed(whole
     assert all(row["eval_return"] and row["return"] for row in found) and "seed" not in found[0]
     assert found == rows(whole, "pendulum_swingup__tuned__rnd"), "labels of one configuration share its runs"
     table, problem = runner.load(SMOKE, whole)
-    assert problem is None
+    assert not problem
     made_by = table.runs("pendulum_swingup/none")[0]["provenance"]
     assert made_by["pieces"] == 1 and made_by["lanes"] == 1 and made_by["wall_s"] > 0 and made_by["device"]
     assert not (whole.root / ".unfinished").exists()
@@ -150,9 +151,7 @@ def test_without_checkpoints_a_run_is_the_same(whole, tmp_path, monkeypatch):
 def test_an_unfinished_run_on_other_seeds_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(rendering, "installed", lambda: True)
     one = Record("", 0, {"step": np.array([20, 40]), "eval_return": np.zeros(2)})
-    monkeypatch.setattr(
-        resumable, "train_resumable", lambda trial, seeds, *_: resumable.CompletedRun(dict.fromkeys(seeds, one), {})
-    )  # type: ignore[arg-type]
+    monkeypatch.setattr(resumable, "train_resumable", lambda trial, seeds, *_: (dict.fromkeys(seeds, one), {}))  # type: ignore[arg-type]
     for store, seeds, told in ((Store(tmp_path / "a"), [0], True), (Store(tmp_path / "b"), [0, 1, 2], False)):
         (group,) = planned(store)
         name = f"{group.stored_as[0][1]}-s{'-'.join(map(str, seeds))}"
@@ -179,16 +178,6 @@ def test_where_the_device_fails_once_the_run_goes_on_from_its_checkpoint(whole, 
     assert capsys.readouterr().err.splitlines() == [
         "made: the device failed (stopped by the test): going on from the checkpoint at 20 of 40 updates."
     ]
-
-
-def test_rows_that_are_made_again_are_told_once():
-    told = []
-    heard = resumable._ProgressOnce(lambda rows, made: told.append((rows, made)))
-    heard(0, made=False)
-    heard(2, made=False)  # by the piece before
-    for rows in (3, 4, 5, 3, 4, 5, 6):  # from a checkpoint at the third
-        heard(rows)
-    assert told == [(2, False), (1, True), (1, True), (1, True), (1, True)]
 
 
 def test_a_device_that_fails_again_before_a_checkpoint_is_given_up(whole, tmp_path, monkeypatch, capsys):
@@ -285,7 +274,7 @@ def test_a_group_is_handed_to_the_host_once_with_all_its_seeds(tmp_path, monkeyp
         assert on_rows is not None
         on_rows(2)
         one = Record("", 0, {"step": np.array([20, 40]), "eval_return": np.zeros(2), "secret": np.zeros(2)})
-        return resumable.CompletedRun({seed: one for seed in seeds}, {"wall_s": 1.0})  # type: ignore[misc]
+        return dict.fromkeys(seeds, one), {"wall_s": 1.0}
 
     monkeypatch.setattr(resumable, "train_resumable", complete)
     work = planned(store)
@@ -313,11 +302,11 @@ def test_what_was_run_is_judged_and_drawn_and_what_was_not_is_named(tmp_path, ca
     store = Store(tmp_path / "runs")
     one = begun(store, made=3, none=3, re3=2)
     table, problem = runner.load(one, store)
-    assert problem is None and table.labels() == [f"pendulum_swingup/{m}" for m in ("none", "re3", "made")]
+    assert not problem and table.labels() == [f"pendulum_swingup/{m}" for m in ("none", "re3", "made")]
     lack = runner.not_run(one, table)
     assert "pendulum_swingup/re3 (2 of 3 seeds)" in lack and "hopper_hop/made" in lack
     assert not {"pendulum_swingup/made", "pendulum_swingup/none"} & set(lack)
-    section = runner.publish(one, store, tmp_path)
+    section = collect.publish_study(one, store, tmp_path)
     assert len(section.figures) == 1 and section.tables[-1][2] == [[label] for label in lack]
     assert {row["holds"] for row in section.claims} == {None}
     seeds = {row["name"]: row["seeds"] for row in section.claims}
@@ -354,11 +343,11 @@ def cut_off(
 def test_what_was_cut_off_is_drawn_and_told_as_far_as_it_goes_and_never_judged(tmp_path, capsys):
     store = Store(tmp_path / "runs")
     one = begun(store, made=3, none=3)
-    before, judged = list(runner.publish(one, store, tmp_path).claims), runner.check(one, store)
+    before, judged = list(collect.publish_study(one, store, tmp_path).claims), runner.check(one, store)
     cut_off(store, "pendulum_swingup/re3", 20_000, (0, 1, 2))
     cut_off(store, "pendulum_swingup/made", 45_000)  # of which whole runs are there
     cut_off(store, "hopper_hop/made", 15_000)
-    published = runner.publish(one, store, tmp_path)
+    published = collect.publish_study(one, store, tmp_path)
     assert published.claims == before and runner.check(one, store) == judged, "no verdict rests on it"
     assert published.settings["hopper_hop/made"] == to_dict(control_returns.trials(Scale.GPU)["hopper_hop/made"])
     assert "from_update" not in published.provenance and published.provenance["runs"] == 10
@@ -377,7 +366,7 @@ def test_a_curve_that_is_not_whole_ends_in_a_circle_on_an_axis_of_the_whole(tmp_
     store = Store(tmp_path / "runs")
     one = runner.Study(control_returns.EXPERIMENT, Scale.GPU)
     cut_off(store, "hopper_hop/made", 15_000)
-    table = runner.with_partial_runs(one, store, runner.load(one, store)[0])
+    table = runner.load(one, store, partial=True)[0]
     (ax,) = control_returns.draw(table)[0].figure.axes
     (circle,) = [line for line in ax.lines if line.get_marker() == "o"]
     assert circle.get_xydata().tolist() == [[30_000.0, 15_000.0]]
@@ -424,7 +413,7 @@ def test_windows_that_are_cut_off_say_how_far_they_are(tmp_path):
     one, store = runner.Study(control_returns.BUFFER, Scale.GPU), Store(tmp_path)
     label = next(iter(control_returns.buffer_trials(Scale.GPU)))
     cut_off(store, label, 15_000, of=one.experiment)
-    ((_, header, rows),) = control_returns.buffer_tables(runner.with_partial_runs(one, store, Table()))
+    ((_, header, rows),) = control_returns.buffer_tables(runner.load(one, store, partial=True)[0])
     assert rows[0][header.index("steps")] == "30,000 of 100,000"
 
 

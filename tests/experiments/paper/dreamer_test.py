@@ -9,7 +9,7 @@ from experiments.paper.control_test import made_up
 from made.bonuses.replay_data import recent_window
 from made.experiments import runner
 from made.experiments.paper import control_returns, control_setup, control_verdicts
-from made.experiments.store.store import Scale, Store
+from made.experiments.store import Scale, Store
 from made.experiments.store.table import Record, Table
 from made.experiments.types import Verdict
 from made.training import sharding, video

@@ -5,7 +5,7 @@ import pytest
 
 from made.experiments.paper import minigrid_returns
 from made.experiments.paper import minigrid_setup as shared
-from made.experiments.store.store import Scale
+from made.experiments.store import Scale
 from made.experiments.store.table import Label, Record, Table
 from made.experiments.types import FEWEST_SEEDS
 

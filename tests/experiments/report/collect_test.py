@@ -10,7 +10,7 @@ from made.core.config import config_id, to_dict
 from made.experiments import experiment, experiments
 from made.experiments.paper import control_setup
 from made.experiments.report import collect
-from made.experiments.store.store import Job, Scale, Store
+from made.experiments.store import Job, Scale, Store
 
 MADE_BY = {"commit": "abc123", "device": "cpu", "wall_s": 1.0, "lanes": 4}
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from made.experiments import plots
-from made.experiments.report.agents import Agent
-from made.experiments.report.charts import line
-from made.experiments.report.model import Figure, Section
+from made.experiments.report import Figure, Section
+from made.experiments.report.charts import Agent, line
 from made.experiments.types import Effect
 
 EVIL = '</script><script>window.caught=1</script><img src=x onerror="window.caught=1">\' onload="\u2028'

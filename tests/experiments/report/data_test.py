@@ -8,9 +8,9 @@ import pytest
 
 from made.experiments import experiments
 from made.experiments.paper import lock_probes
-from made.experiments.report import agents, charts, collect, model
+from made.experiments.report import charts, collect, page, read_json, write_json
 from made.experiments.report.page import render
-from made.experiments.store import packed
+from made.experiments.store import files
 from made.experiments.store.table import Label, Record, Table
 from made.tabular.families import Lock
 
@@ -72,19 +72,21 @@ def test_packed_runs_of_made_train_are_read_with_their_video(tmp_path, gif, png)
     }
     other = {**told, "description": {"format": 2, "command": "made run", "options": None}}
     runs = [Record("a", seed, rows, run=told) for seed, rows in columns.items()]
-    packed.write(tmp_path / "some" / "runs", [*runs, Record("b", 0, columns[0], run=other)])
+    (tmp_path / "some").mkdir()
+    files.write_packed(tmp_path / "some" / "runs", [*runs, Record("b", 0, columns[0], run=other)])
     folder = run_folder(tmp_path / "some" / "a", gif, png)
-    alone = agents.read(folder)
+    alone = charts.read_agent(folder)
     for name in ("run.json", "metrics.jsonl"):
         (folder / name).unlink()
-    assert agents.packed_in(tmp_path / "some") == {folder: alone}, "as from its folder; `made run` left no agent"
+    packed = charts.packed_agents(tmp_path / "some")
+    assert packed == {folder: alone, tmp_path / "some" / "b": None}, "as from its folder; `made run` left no agent"
     assert collect.find([tmp_path]).agents == [alone]
     (tmp_path / "some" / "runs.csv.gz").write_bytes(b"")
-    assert agents.packed_in(tmp_path / "some") == {} == agents.packed_in(tmp_path)
+    assert charts.packed_agents(tmp_path / "some") == {} == charts.packed_agents(tmp_path)
 
 
 def test_a_run_of_made_train_is_read_with_its_video(tmp_path, gif, png):
-    agent = agents.read(run_folder(tmp_path / "a", gif, png))
+    agent = charts.read_agent(run_folder(tmp_path / "a", gif, png))
     assert agent is not None
     assert (agent.task, agent.bonus, agent.device) == ("DoorKey-5x5", "first-visit rnd", "EPYC, 2 cores")
     assert agent.videos == (gif,) and agent.visits == (png,)
@@ -103,7 +105,7 @@ def test_dreams_are_shown_as_a_video_and_as_points(tmp_path, gif):
         (0, 2, 0, "nan", 1),
     ]
     (folder / "dreams.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
-    agent = agents.read(folder)
+    agent = charts.read_agent(folder)
     assert agent is not None and (agent.dreams, agent.returns) == ((gif,), ((1.0, 3.0), (5.0, 2.0)))
     shown = render([], [agent])
     assert shown.count("data:image/gif") == 1 and shown.count("<circle") == 2 and "2 windows" in shown
@@ -114,28 +116,28 @@ def test_dreams_are_shown_as_a_video_and_as_points(tmp_path, gif):
     assert alike.count('cx="140.0" cy="80.0"') == 3
     (folder / "dreams.csv").write_text("seed,window\n0,0\n")
     (folder / "dream-seed0.gif").write_bytes(b"<svg onload=alert(1)>")
-    agent = agents.read(folder)
+    agent = charts.read_agent(folder)
     assert agent is not None and agent.dreams == () == agent.returns
 
 
 def test_what_is_no_run_or_no_image_is_left_out(tmp_path):
-    agent = agents.read(run_folder(tmp_path / "a", b"<svg onload=alert(1)>", b"<html>"))
+    agent = charts.read_agent(run_folder(tmp_path / "a", b"<svg onload=alert(1)>", b"<html>"))
     assert agent is not None and agent.videos == () == agent.visits
-    assert agents.read(tmp_path) is None and agents.read(run_folder(tmp_path / "b", sessions=[])) is None
-    assert agents.read(run_folder(tmp_path / "part", options=None)) is None, "of made run"
+    assert charts.read_agent(tmp_path) is None and charts.read_agent(run_folder(tmp_path / "b", sessions=[])) is None
+    assert charts.read_agent(run_folder(tmp_path / "part", options=None)) is None, "of made run"
     with pytest.warns(UserWarning, match="Left out of the report: .*layout 1 .*train again .*commit ab12"):
-        assert agents.read(run_folder(tmp_path / "old", format=1, sessions=[{"commit": "ab12"}])) is None
+        assert charts.read_agent(run_folder(tmp_path / "old", format=1, sessions=[{"commit": "ab12"}])) is None
 
 
 def test_report_json_keeps_a_section_and_marks_it_as_earlier(tmp_path, lock, png):
     (tmp_path / "lock.png").write_bytes(png)
-    model.write(tmp_path, [lock])
-    (section,) = model.read(tmp_path)
+    write_json(tmp_path, [lock])
+    (section,) = read_json(tmp_path)
     assert section.earlier == "an earlier report, runs of commit abc123"
     assert section.figures == [lock.figures[0]._replace(file=tmp_path / "lock.png")]
     assert section.claims == lock.claims and section.maps == lock.maps
-    model.write(tmp_path, [section])
-    assert model.read(tmp_path) == [section] and model.read(tmp_path / "nothing") == []
+    write_json(tmp_path, [section])
+    assert read_json(tmp_path) == [section] and read_json(tmp_path / "nothing") == []
 
 
 @pytest.mark.parametrize(
@@ -151,14 +153,14 @@ def test_report_json_keeps_a_section_and_marks_it_as_earlier(tmp_path, lock, png
 )
 def test_a_report_json_that_cannot_be_trusted_is_refused(tmp_path, lock, png, old, new, told):
     (tmp_path / "lock.png").write_bytes(png)
-    path = model.write(tmp_path, [lock])
+    path = write_json(tmp_path, [lock])
     path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
     with pytest.raises(ValueError, match=told):
-        model.read(tmp_path)
+        read_json(tmp_path)
 
 
 def test_every_claim_stands_in_a_part_of_the_paper():
     places = {claim.where for experiment in experiments().values() for claim in experiment.claims}
-    assert len(places) > 10 and all(model.paper_section(where) in set(model.PARTS) - {""} for where in places)
+    assert len(places) > 10 and all(page.paper_section(where) in set(page.PARTS) - {""} for where in places)
     given = {"Fig. 10, Sec. 5.3": "5.3", "Fig. 10": "", "Sec. 9": "", "Eqs. (5), (6)": "3"}
-    assert {where: model.paper_section(where) for where in given} == given
+    assert {where: page.paper_section(where) for where in given} == given

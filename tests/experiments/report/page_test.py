@@ -12,8 +12,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from made.experiments.report.model import SENTENCES, Figure, Section
-from made.experiments.report.page import render, write
+from made.experiments.report import Figure, Section
+from made.experiments.report.page import SENTENCES, render, write
 from made.experiments.types import Effect
 from tests.experiments.report.conftest import claim
 

@@ -2,10 +2,8 @@
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from made.core import safe_files
-from made.experiments.store import store as store_module
-from made.experiments.store.store import Job, RunExists, Scale, Store, _escaped
-from made.training.provenance import machine
+from made.experiments.store import Job, RunExists, Scale, Store, _escaped, files
 
 JOB = Job("lock", "vi/made", 3, Scale.SMOKE)
 ROWS = {"step": np.arange(4) * 10, "return": np.array([0.1, np.nan, 0.3, 1e-30], np.float32)}
@@ -168,8 +164,8 @@ def edit_run(folder: Path, **changes) -> None:
 def forge(folder: Path, name: str, content: bytes) -> None:
     """Replace a file and mend its checksum, as somebody who means harm would."""
     (folder / name).write_bytes(content)
-    files = json.loads((folder / "run.json").read_text())["files"]
-    edit_run(folder, files=files | {name: hashlib.sha256(content).hexdigest()})
+    known = json.loads((folder / "run.json").read_text())["files"]
+    edit_run(folder, files=known | {name: hashlib.sha256(content).hexdigest()})
 
 
 def header(text: str, body: bytes = b"") -> bytes:
@@ -194,6 +190,7 @@ DAMAGE = {
     "edited csv": lambda f: (f / "metrics.csv").write_text("step,return\n0,1\n"),
     "forged words": lambda f: forge(f, "metrics.csv", b"step,return\n0,one\n"),
     "forged columns": lambda f: forge(f, "metrics.csv", b"step,loss\n0,1\n"),
+    "forged cells": lambda f: forge(f, "metrics.csv", b"step,return\n0,1,2\n"),
     "forged steps": lambda f: forge(f, "metrics.csv", b"step,return\n9,1\n0,1\n"),
     "forged huge": lambda f: forge(f, "metrics.csv", b"step,return\n" + b"9" * 40 + b",1\n"),
     "cut arrays": lambda f: (f / "arrays.safetensors").write_bytes(b"\x08\0\0"),
@@ -241,25 +238,20 @@ def test_a_damaged_run_can_be_run_again(store):
 def test_only_its_own_two_files_are_opened(store, tmp_path):
     folder = write(store)
     (tmp_path / "secret").write_text("x")
-    files = json.loads((folder / "run.json").read_text())["files"]
-    edit_run(folder, files=files | {"../../../../../secret": "0" * 64})
+    known = json.loads((folder / "run.json").read_text())["files"]
+    edit_run(folder, files=known | {"../../../../../secret": "0" * 64})
     assert store.has(JOB, "ab12") and store.problems == []
 
 
-def test_leftovers_of_dead_writers_are_ignored_and_cleaned(store):
+def test_what_a_killed_writer_left_is_ignored_and_cleaned(store):
     folder = write(store).parent
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    dead, living = (folder / f".tmp-{machine()}-{pid}-00" for pid in (ended.pid, os.getpid()))
-    elsewhere, old = folder / f".tmp-00000000-{ended.pid}-00", folder / ".tmp-00000000-1-01"
-    for left in (dead, living, elsewhere, old):
+    mine, other = folder / ".tmp-ab12-s9-00", folder / ".tmp-ab12-s91-00"
+    for left in (mine, other):
         left.mkdir()
         (left / "run.json").write_text("{")
-    os.utime(old, (time.time() - 2 * 86400,) * 2)
     assert len(store.table("lock", Scale.SMOKE)) == 1 and store.problems == []
     write(store, JOB._replace(seed=9))
-    assert not dead.exists() and not old.exists()
-    assert living.exists() and elsewhere.exists()
+    assert not mine.exists() and other.exists()
 
 
 def test_a_failed_write_leaves_nothing(store, monkeypatch):
@@ -280,7 +272,6 @@ RACE = """
 import sys
 import numpy as np
 from pathlib import Path
-from made.experiments.store.store import Job, RunExists, Scale, Store
 mine = float(sys.argv[2])
 store, won = Store(Path(sys.argv[1])), 0
 print("ready", flush=True)
@@ -320,8 +311,8 @@ def test_of_several_writers_of_one_job_exactly_one_wins(tmp_path):
 def test_each_of_six_hundred_runs_is_read_once(store, monkeypatch):
     rows = {"step": np.arange(150)} | {f"m{i}": np.random.default_rng(i).normal(size=150) for i in range(5)}
     labels = [f"vi/b{i}" for i in range(30)]
-    read, real = [], store_module._read
-    monkeypatch.setattr(store_module, "_read", lambda folder, numbers: read.append(folder) or real(folder, numbers))
+    read, real = [], files.read_folder
+    monkeypatch.setattr(files, "read_folder", lambda folder: read.append(folder) or real(folder))
     for label in labels:
         for seed in range(20):
             store.write(JOB._replace(label=label, seed=seed), "ab12", {"a": 1}, rows)

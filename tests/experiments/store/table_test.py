@@ -5,10 +5,8 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from made.experiments.store.table import Label, Record, Table, checked, read_csv, storable, write_csv
+from made.experiments.store.table import Label, Record, Table, checked
 
 STEPS = np.array([0, 10, 20])
 
@@ -40,7 +38,7 @@ def test_names_are_in_order(table):
     assert table.metrics() == ["return", "loss"]
     assert table.metrics("ppo/made") == ["loss"]
     assert [run["run_id"] for run in table.runs("vi/made")] == ["id0", "id2"]
-    assert len(table) == 4 and "4 runs, 3 labels" in repr(table)
+    assert len(table) == 4
 
 
 def test_curves_have_seeds_first(table):
@@ -124,51 +122,3 @@ def test_arrays_are_stacked_by_seed():
 def test_bad_columns_are_refused(columns, message):
     with pytest.raises(ValueError, match=message):
         checked(columns)
-
-
-@pytest.mark.parametrize("name", ["a,b", 'a"b', "a\nb", " a", ""])
-def test_names_that_break_a_csv_are_refused(name):
-    with pytest.raises(ValueError, match="cannot name a column"):
-        storable({"step": [0], name: [1.0]})
-
-
-def through_csv(**columns):
-    kept = storable({"step": np.arange(len(next(iter(columns.values())))), **columns})
-    return read_csv(write_csv(kept), {name: column.dtype.name for name, column in kept.items()})
-
-
-@given(st.lists(st.floats(width=64), min_size=1), st.lists(st.floats(width=32), min_size=1))
-@settings(max_examples=100, deadline=None)
-def test_floats_come_back_bit_by_bit(wide, narrow):
-    for column in (np.array(wide, np.float64), np.array(narrow, np.float32)):
-        back = through_csv(x=column)["x"]
-        assert back.dtype == column.dtype
-        kept = ~np.isnan(column)
-        assert np.isnan(back[~kept]).all() and back[kept].tobytes() == column[kept].tobytes()
-
-
-def test_a_float32_that_double_rounding_would_move():
-    # The shortest text of this number, read as a float64 and then rounded to float32, is its neighbour.
-    column = np.nextafter(np.array([7.038531e-26], np.float32), np.float32(0))
-    assert np.float32(np.float64(str(column[0]))) != column[0]
-    assert through_csv(x=column)["x"][0] == column[0]
-
-
-def test_other_kinds_are_kept_whole():
-    back = through_csv(
-        flag=np.array([True, False]), count=np.array([2**60 + 1, -3]), half=np.array([0.1, 2], np.float16)
-    )
-    assert back["flag"].tolist() == [1, 0] and back["count"].tolist() == [2**60 + 1, -3]
-    assert back["half"].dtype == np.float32 and back["half"][0] == np.float16(0.1)
-
-
-def test_csv_text_is_plain():
-    columns = {"step": [0, 10], "x": np.array([0.1, np.nan], np.float32), "y": [np.nan, 1e300]}
-    assert write_csv(storable(columns)) == "step,x,y\n0,0.1,\n10,,1e+300\n"
-    assert write_csv(storable({"step": [0], "y": [-np.inf]})) == "step,y\n0,-inf\n"
-    kinds = {"step": "int64", "x": "float32", "y": "float64"}
-    for broken in ("step,x\n0,1\n", "step,x,y\n0,1,2\n10,3", "step,x,y\n0,1\n", ""):
-        with pytest.raises(ValueError, match=r"cut short|does not have 3 cells"):
-            read_csv(broken, kinds)
-    with pytest.raises(ValueError, match="columns"):
-        read_csv("step\n0\n", {"step": "object"})

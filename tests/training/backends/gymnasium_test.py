@@ -20,7 +20,8 @@ from training.resume_test import Stops, assert_acts_as, assert_equal, assert_res
 from made.agents import IMPALA, registry
 from made.agents.policy_net import Layout
 from made.bonuses import FirstVisit, HashedCount, NoBonus
-from made.cli import main, transfer
+from made.cli import main
+from made.cli import train as transfer
 from made.cli.build import environment
 from made.core import Agent, trees
 from made.core.config import to_dict

@@ -6,14 +6,16 @@ import io
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from made.cli import main
-from made.experiments.store import packed
-from made.experiments.store.store import Job, RunExists, Scale, Store
+from made.experiments.store import Job, RunExists, Scale, Store, files, locking
 from made.experiments.store.table import Record
 
 LABELS = ("vi/made", "gated/(o, a), 10k", 'q"1"')
@@ -58,8 +60,8 @@ def folders(store: Store) -> list[Path]:
     return sorted(path.parent for path in store.root.rglob("run.json"))
 
 
-def export(store: Store, **options) -> list[packed.Packed]:
-    return list(packed.export(store, "lock", **options))
+def export(store: Store, **options) -> list[locking.Packed]:
+    return list(locking.export(store, "lock", **options))
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def store(tmp_path) -> Store:
 def all_same(before: list[tuple[Path, Record]], store: Store) -> bool:
     after = store.records(*AT)
     return [path for path, _ in before] == [path for path, _ in after] and all(
-        packed.same(a, b) and list(a.rows) == list(b.rows) for (_, a), (_, b) in zip(before, after, strict=True)
+        files.same(a, b) and list(a.rows) == list(b.rows) for (_, a), (_, b) in zip(before, after, strict=True)
     )
 
 
@@ -104,7 +106,7 @@ def test_the_table_has_a_row_a_step_and_a_column_a_metric(store, tmp_path):
     assert about["labels"]["vi/made"]["ab12"]["description"] == {"bonus": {"kind": "MADE", "id": "ab12"}}
     assert len(about["provenance"]) == 2, "what runs share is there once"
     shutil.rmtree(store.root / "lock/smoke/vi__made")
-    one = packed.export(Store(store.root), "lock", tmp_path / "elsewhere")
+    one = locking.export(Store(store.root), "lock", tmp_path / "elsewhere")
     assert "run_id" in gzip.decompress(next(one).table.read_bytes()).decode(), "what is packed counts without folders"
 
 
@@ -126,9 +128,9 @@ def test_the_same_runs_give_the_same_bytes(store, tmp_path):
     for at in (tmp_path / "copy", tmp_path / "merged"):
         other = Store(at)
         if at.name == "merged":  # in two goes
-            list(packed.export(filled(tmp_path / "some", seeds=1), "lock", other.root))
+            list(locking.export(filled(tmp_path / "some", seeds=1), "lock", other.root))
             shutil.rmtree(other.root)
-        list(packed.export(Store(store.root), "lock", other.root))
+        list(locking.export(Store(store.root), "lock", other.root))
         assert {path.name: path.read_bytes() for path in (at / "lock").iterdir()} == content
     assert json.loads(content["smoke.json"])["files"].keys() == {"smoke.csv.gz", "smoke.safetensors"}
 
@@ -294,3 +296,54 @@ def test_a_damaged_run_folder_is_named_and_left(store, capsys):
     said = capsys.readouterr()
     assert "12 runs, 12 run folders removed" in said.out and "skipped a damaged run" in said.err
     assert folders(store) == [folder]
+
+
+@pytest.mark.parametrize("name", ["a,b", 'a"b', "a\nb", " a", ""])
+def test_names_that_break_a_csv_are_refused(name):
+    with pytest.raises(ValueError, match="cannot name a column"):
+        files.storable({"step": [0], name: [1.0]})
+
+
+def through_a_folder(**columns):
+    kept = files.storable({"step": np.arange(len(next(iter(columns.values())))), **columns})
+    with tempfile.TemporaryDirectory() as at:
+        (folder := Path(at) / "vi" / "ab12-s0").mkdir(parents=True)
+        head = {"label": "vi", "seed": 0, "run_id": "ab12"}
+        for name, content in files.run_files(head, kept, {}, {"description": {}, "provenance": {}}).items():
+            (folder / name).write_bytes(content)
+        return files.read_folder(folder).rows
+
+
+@given(st.lists(st.floats(width=64), min_size=1), st.lists(st.floats(width=32), min_size=1))
+@settings(max_examples=100, deadline=None)
+def test_floats_come_back_bit_by_bit(wide, narrow):
+    for column in (np.array(wide, np.float64), np.array(narrow, np.float32)):
+        back = through_a_folder(x=column)["x"]
+        assert back.dtype == column.dtype
+        kept = ~np.isnan(column)
+        assert np.isnan(back[~kept]).all() and back[kept].tobytes() == column[kept].tobytes()
+
+
+def test_a_float32_that_double_rounding_would_move():
+    # The shortest text of this number, read as a float64 and then rounded to float32, is its neighbour.
+    column = np.nextafter(np.array([7.038531e-26], np.float32), np.float32(0))
+    assert np.float32(np.float64(str(column[0]))) != column[0]
+    assert through_a_folder(x=column)["x"][0] == column[0]
+
+
+def test_other_kinds_are_kept_whole():
+    back = through_a_folder(
+        flag=np.array([True, False]), count=np.array([2**60 + 1, -3]), half=np.array([0.1, 2], np.float16)
+    )
+    assert back["flag"].tolist() == [1, 0] and back["count"].tolist() == [2**60 + 1, -3]
+    assert back["half"].dtype == np.float32 and back["half"][0] == np.float16(0.1)
+
+
+def test_csv_text_is_plain():
+    def text(**columns):
+        about = {"description": {}, "provenance": {}}
+        return files.run_files({}, files.storable(columns), {}, about)["metrics.csv"]
+
+    columns = {"step": [0, 10], "x": np.array([0.1, np.nan], np.float32), "y": [np.nan, 1e300]}
+    assert text(**columns) == b"step,x,y\n0,0.1,\n10,,1e+300\n"
+    assert text(step=[0], y=[-np.inf]) == b"step,y\n0,-inf\n"

@@ -7,15 +7,13 @@ import threading
 
 import pytest
 
-from made.experiments.store import job_lock
-from made.experiments.store.job_lock import locked, wait_for
-from made.experiments.store.store import Job, Scale, Store
+from made.experiments.store import Job, Scale, Store, locking
+from made.experiments.store.locking import locked, wait_for
 
 JOB, ID = Job("lock", "vi/made", 3, Scale.SMOKE), "ab12"
 OTHER = JOB._replace(seed=4)
 HOLD = f"""import os, sys
-from made.experiments.store.job_lock import locked
-from made.experiments.store.store import Job, Scale, Store
+from made.experiments.store.locking import locked
 with locked(Store(sys.argv[1]), [(Job(*{tuple(JOB[:3])!r}, Scale.SMOKE), {ID!r})]):
     print(os.getpid(), flush=True)
     sys.stdin.read()
@@ -60,7 +58,7 @@ def test_the_lock_of_a_killed_process_is_free(store, other):
 
 
 def test_waiting_ends_when_the_other_process_ends(store, other, monkeypatch):
-    monkeypatch.setattr(job_lock, "POLL_S", 0.05)
+    monkeypatch.setattr(locking, "POLL_S", 0.05)
     threading.Timer(0.5, other.kill).start()
     assert wait_for(store, JOB, ID, 60.0) and left(store) == ["made-store.json"]
 
@@ -111,7 +109,7 @@ def test_the_folder_of_the_locks_may_go_at_any_moment(store):
 
 
 def test_a_link_in_the_place_of_a_lock_is_not_followed(store, tmp_path):
-    path = job_lock._path(store, JOB, ID)
+    path = locking._lock_file(store, JOB, ID)
     path.parent.mkdir(parents=True)
     (victim := tmp_path / "victim").write_text("years of work")
     path.symlink_to(victim)
