@@ -177,16 +177,26 @@ def share_left(table: Table, label: str) -> float:
 
 
 def factor_drives_the_gain(table: Table) -> Verdict:
-    """Claim 33: with the recent density, MADE needs fewer frames than RND with the same first-visit mask."""
+    """Claim 33: with the recent density, MADE needs fewer frames than RND with the same first-visit mask.
+
+    A task that neither of two methods solves with any seed says nothing about them and is left out.
+    """
     ratios, alone, unit = [], [], "frames to solve (the budget where unsolved), {} over first-visit MADE"
     for task in shared.tasks(table, "rnd/gated", "made/gated", "gate"):
-        times = {m: shared.to_solve(table, f"{task}/{m}").times for m in ("rnd/gated", "made/gated", "gate")}
-        ratios.append(_ratio(times["rnd/gated"], times["made/gated"], task, unit.format("first-visit RND")))
-        alone.append(_ratio(times["gate"], times["made/gated"], task, unit.format("first-visit mask alone")))
+        times = {m: shared.to_solve(table, f"{task}/{m}") for m in ("rnd/gated", "made/gated", "gate")}
+        ours = times["made/gated"]
+        for theirs, effects, name in (
+            (times["rnd/gated"], ratios, "first-visit RND"),
+            (times["gate"], alone, "first-visit mask alone"),
+        ):
+            if ours.reached or theirs.reached:
+                effects.append(_ratio(theirs.times, ours.times, task, unit.format(name)))
     effects, few = (*ratios, *alone), lack_of_seeds(table)
     if not ratios or few:
         return Verdict(
-            None, effects, missing=few or ("first-visit RND, first-visit MADE and the mask alone on one task",)
+            None,
+            effects,
+            missing=few or ("first-visit RND, first-visit MADE and the mask alone on a task that one solves",),
         )
     if any(x.high < 1 for x in ratios):
         return Verdict(False, effects)
@@ -195,17 +205,17 @@ def factor_drives_the_gain(table: Table) -> Verdict:
 
 def draw(table: Table) -> list[PaperFigure]:
     names = shared.tasks(table)
-    fig, axes = plots.panels(len(names), 2, height=2.8, sharey=True)
+    fig, axes = plots.panels(len(names), 2, height=2.3, sharey=True)
     for ax, task in zip(axes, names, strict=True):
         for method in shared.methods(table, task):
             plots.interval_band(ax, *shared.returns(table, f"{task}/{method}"), plots.style_of(method), "iqm")
         plots.step_axis(ax)
         plots.title(ax, task, x="frames", y="return" if plots.leftmost(ax) else "")
-    plots.legend(fig)
+    plots.legend(fig, 3)
     seeds = table.seed_counts()
     text = (
         "IMPALA with each bonus, at the strength and learning rate chosen for it on other seeds, or on the nearest task "
-        "where the task itself was not searched; 'printed' has the paper's printed settings. Return of the training episodes, every one on a level never seen before."
+        "where the task itself was not searched; all methods have one setting on KeyCorridorS6R3 and the mazes with blocked doors. 'printed' has the paper's printed settings. Return of the training episodes, every one on a level never seen before."
     )
     return [PaperFigure("minigrid", fig, plots.caption(fig, text, seeds=seeds))]
 
