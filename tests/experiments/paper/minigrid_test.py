@@ -68,6 +68,8 @@ UNSOLVED = dict.fromkeys(GOOD, NEVER)
         (minigrid_returns.factor_drives_the_gain, everywhere(**{"rnd/gated": 5}), False),
         (minigrid_returns.factor_drives_the_gain, everywhere(**{"rnd/gated": 10}), None),
         (minigrid_returns.factor_drives_the_gain, everywhere(seeds=2), None),
+        (minigrid_returns.factor_drives_the_gain, everywhere(**UNSOLVED), None),
+        (minigrid_returns.factor_drives_the_gain, table_of({"KeyCorridorS6R3": UNSOLVED, TWELVE[0]: GOOD}), True),
         (minigrid_returns.impact_stays, table_of({"MultiRoom-N7-S8": GOOD}, ride=0.6), True),
         (minigrid_returns.impact_stays, table_of({"MultiRoom-N7-S8": GOOD}, ride=0.4), False),
         (minigrid_returns.impact_stays, table_of({"MultiRoom-N7-S8": ROOMS}), None),
