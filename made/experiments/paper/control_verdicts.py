@@ -90,16 +90,13 @@ def better_made(table: Table, task: str, tuned: bool = False) -> str | None:
     return max(have, key=lambda m: shared.average(table, f"{task}/{m}").mean(), default=None)
 
 
-BOUNDS = {(True, False): ", at least", (False, True): ", at most", (True, True): ", with failures of both"}
-
-
 def gain_over(table: Table, method: str, tuned: bool = False) -> tuple[Effect | None, bool | None]:
     """How many times more steps a method needs than MADE, mean over tasks, and whether that agrees with the printed gain.
 
     On the seeds of both; tasks that neither reaches are left out. Where seeds of the method failed it is a lower bound,
     where seeds of MADE did an upper one, and where both did neither. No interval where a task has one seed.
     """
-    drawn, means, failed, draw = [], [], (False, False), rng()
+    drawn, means, failed, made_failed, draw = [], [], False, False, rng()
     other = f"{'tuned/' * (tuned and method != 'none')}{method}"
     for task in table.tag("task"):
         best = better_made(table, task, tuned)
@@ -113,15 +110,18 @@ def gain_over(table: Table, method: str, tuned: bool = False) -> tuple[Effect | 
         over = [resampled_means(one.times, draw) for one in pair]
         drawn.append(over[0] / over[1] if len(pair[0].times) > 1 else np.full_like(over[0], np.nan))
         means.append(pair[0].times.mean() / pair[1].times.mean())
-        failed = tuple(before or bool(one.censored.any()) for before, one in zip(failed, pair, strict=True))
+        failed |= bool(pair[0].censored.any())
+        made_failed |= bool(pair[1].censored.any())
     if not means:
         return None, None
     low, high = np.quantile(np.mean(drawn, axis=0), [0.025, 0.975])
-    name = f"on {len(means)} task{'s' * (len(means) > 1)}{BOUNDS.get(failed, '')}"
+    bound = ", at least" if failed else ", at most" if made_failed else ""
+    bound = ", with failures of both" if failed and made_failed else bound
+    name = f"on {len(means)} task{'s' * (len(means) > 1)}{bound}"
     over = Effect(name, float(np.mean(means)), float(low), float(high), "", 1.0, int(np.isnan(low)))
     if high < GAINS[method]:
-        return over, None if failed[0] else False
-    return over, True if low > 1 and not failed[1] else None
+        return over, None if failed else False
+    return over, True if low > 1 and not made_failed else None
 
 
 def faster(table: Table) -> Verdict:
@@ -201,7 +201,7 @@ def against(table: Table, tasks: Sequence[str], others: Sequence[str], read: Cal
     """MADE minus each other method on each task that is `ready` for them, where both were run."""
     best = {task: better_made(table, task) for task in ready(table, tasks, others)}
     pairs = [(t, made, m) for t, made in best.items() if made for m in others if m in shared.methods(table, t)]
-    return {(task, *pair): difference(table, task, pair, read) for task, *pair in pairs}
+    return {(task, a, b): difference(table, task, (a, b), read) for task, a, b in pairs}
 
 
 def named(found: Pairs) -> dict[str, Interval]:
