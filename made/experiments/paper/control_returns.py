@@ -236,7 +236,12 @@ def draw_predictions(table: Table) -> list[PaperFigure]:
         height = ROW + BELOW / len(labels)
         fig, axes = plots.figure(len(labels), 2, height=height, gridspec_kw={"width_ratios": (3, 2)})
         for label, strip in zip(labels, axes[:, 0], strict=True):
-            _video(strip, videos.get(label))
+            with plots.style():
+                strip.set_axis_off()
+                if label in videos:  # moments [K, h, 2w, 3], shown with the truth above the model
+                    halves = np.split(videos[label], 2, axis=2)
+                    rows = [np.concatenate(list(half), axis=1) for half in halves]
+                    strip.imshow(np.concatenate(rows), interpolation="nearest", aspect="equal")
         fields = list(axes[:, 1])
     else:
         fig, fields = plots.panels(len(labels), height=2.2)
@@ -253,17 +258,6 @@ def draw_predictions(table: Table) -> list[PaperFigure]:
     seen += "then the actions alone; at the first moment, the fifth, and three later ones, the last one at the end. Right: r"
     text = (seen if videos else "R") + points
     return [PaperFigure("dmc_dreams", fig, plots.caption(fig, text))]
-
-
-def _video(ax, video: np.ndarray | None) -> None:
-    """Moments [K, h, 2w, 3], the truth above the model."""
-    with plots.style():
-        ax.set_axis_off()
-        if video is None:
-            return
-        width = video.shape[2] // 2
-        rows = [np.concatenate(list(video[:, :, at : at + width]), axis=1) for at in (0, width)]
-        ax.imshow(np.concatenate(rows), interpolation="nearest", aspect="equal")
 
 
 DREAMER = EXPERIMENT._replace(

@@ -8,7 +8,6 @@ are shown and never judged: the paper's are from pixels.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -91,29 +90,13 @@ def better_made(table: Table, task: str, tuned: bool = False) -> str | None:
     return max(have, key=lambda m: shared.average(table, f"{task}/{m}").mean(), default=None)
 
 
-class Gain(NamedTuple):
-    """Steps of a method over MADE's, mean over tasks, and whether some seed of the method, or of MADE, failed.
+def gain_over(table: Table, method: str, tuned: bool = False) -> tuple[Effect | None, bool | None]:
+    """How many times more steps a method needs than MADE, mean over tasks, and whether that agrees with the printed gain.
 
-    Where seeds of the method failed it is a lower bound, where seeds of MADE did an upper one, and where both did neither.
+    On the seeds of both; tasks that neither reaches are left out. Where seeds of the method failed it is a lower bound,
+    where seeds of MADE did an upper one, and where both did neither. No interval where a task has one seed.
     """
-
-    over: Effect  # named by its tasks and bound; no interval where a task has one seed
-    failed: bool
-    made_failed: bool
-
-    def holds(self, printed: float) -> bool | None:
-        """Whether it is above one and not below the printed one."""
-        if self.over.high < printed:
-            return None if self.failed else False
-        return True if self.over.low > 1 and not self.made_failed else None
-
-
-BOUNDS = {(True, False): ", at least", (False, True): ", at most", (True, True): ", with failures of both"}
-
-
-def gain_over(table: Table, method: str, tuned: bool = False) -> Gain | None:
-    """How many times more steps a method needs than MADE, on the seeds of both; tasks that neither reaches are left out."""
-    drawn, means, failed, draw = [], [], (False, False), rng()
+    drawn, means, failed, made_failed, draw = [], [], False, False, rng()
     other = f"{'tuned/' * (tuned and method != 'none')}{method}"
     for task in table.tag("task"):
         best = better_made(table, task, tuned)
@@ -127,12 +110,18 @@ def gain_over(table: Table, method: str, tuned: bool = False) -> Gain | None:
         over = [resampled_means(one.times, draw) for one in pair]
         drawn.append(over[0] / over[1] if len(pair[0].times) > 1 else np.full_like(over[0], np.nan))
         means.append(pair[0].times.mean() / pair[1].times.mean())
-        failed = tuple(before or bool(one.censored.any()) for before, one in zip(failed, pair, strict=True))
+        failed |= bool(pair[0].censored.any())
+        made_failed |= bool(pair[1].censored.any())
     if not means:
-        return None
+        return None, None
     low, high = np.quantile(np.mean(drawn, axis=0), [0.025, 0.975])
-    name = f"on {len(means)} task{'s' * (len(means) > 1)}{BOUNDS.get(failed, '')}"
-    return Gain(Effect(name, float(np.mean(means)), float(low), float(high), "", 1.0, int(np.isnan(low))), *failed)
+    bound = ", at least" if failed else ", at most" if made_failed else ""
+    bound = ", with failures of both" if failed and made_failed else bound
+    name = f"on {len(means)} task{'s' * (len(means) > 1)}{bound}"
+    over = Effect(name, float(np.mean(means)), float(low), float(high), "", 1.0, int(np.isnan(low)))
+    if high < GAINS[method]:
+        return over, None if failed else False
+    return over, True if low > 1 and not made_failed else None
 
 
 def faster(table: Table) -> Verdict:
@@ -144,10 +133,10 @@ def faster(table: Table) -> Verdict:
     named = {f"{m} (printed {GAINS[m]})": x for m, x in found.items()}
     units, effects = ("steps over MADE's", "steps over MADE's, each at its own tuned bonus coefficient"), []
     for of, unit in zip((named, tuned), units, strict=True):
-        effects += [x.over._replace(name=f"{m} {x.over.name}", unit=unit) for m, x in of.items() if x]
+        effects += [over._replace(name=f"{m} {over.name}", unit=unit) for m, (over, _) in of.items() if over]
     effects += [Effect(task, x, unit="published return of DrQ at 500K") for task, x in PUBLISHED_DRQ.items()]
-    none = [f"{m} and MADE share no task and seed that either reaches" for m, x in found.items() if not x]
-    holds = together([x.holds(GAINS[m]) if x else None for m, x in found.items()])
+    none = [f"{m} and MADE share no task and seed that either reaches" for m, (over, _) in found.items() if not over]
+    holds = together([agrees for _, agrees in found.values()])
     verdict = Verdict(holds, tuple(effects), note="; ".join([*none, "CURL and DrQ were not run"]))
     return judged(table, verdict, shared.TASKS, tuple(GAINS))
 
@@ -212,7 +201,7 @@ def against(table: Table, tasks: Sequence[str], others: Sequence[str], read: Cal
     """MADE minus each other method on each task that is `ready` for them, where both were run."""
     best = {task: better_made(table, task) for task in ready(table, tasks, others)}
     pairs = [(t, made, m) for t, made in best.items() if made for m in others if m in shared.methods(table, t)]
-    return {(task, *pair): difference(table, task, pair, read) for task, *pair in pairs}
+    return {(task, a, b): difference(table, task, (a, b), read) for task, a, b in pairs}
 
 
 def named(found: Pairs) -> dict[str, Interval]:

@@ -4,7 +4,7 @@ import numpy as np
 
 from made.core.trial import Trial
 from made.experiments import plots, types
-from made.experiments.paper.lock_returns import MADE_B, Setting, algorithms, bonuses, lock_run
+from made.experiments.paper.lock_returns import MADE_B, Setting, algorithms, bonuses, lock_run, windows_of
 from made.experiments.statistics import interval, paired_interval
 from made.experiments.store import Scale
 from made.experiments.store.table import Label, Table
@@ -176,8 +176,7 @@ def revisits_the_forgotten(table: Table) -> Verdict:
     for form in ("vi", "vi-plain"):
         ours, plain = (revisits(table, f"{form}/{method}") for method in (MADE_B, "inverse"))
         gaps[form] = paired_interval(ours, plain, "iqm", types.rng())
-        shown = sorted(table.select(form=form, method="made"), key=lambda one: one.tags["B"])
-        for one in (*shown, f"{form}/inverse", f"{form}/hoeffding"):
+        for one in (*windows_of(table, form=form), f"{form}/inverse", f"{form}/hoeffding"):
             means.append(Effect(one, float(revisits(table, one).mean()), unit=LATE))
     return types.above(gaps, f"{LATE}, {MADE_B} minus 1/N").also(*means)
 

@@ -154,17 +154,16 @@ def _by_window(table: Table, other: str) -> list[Effect]:
     found: dict[int, list[float]] = {}
     for lock, algorithm, at in studies(table):
         rival = types.average(table, f"{at}/{other}").mean()
-        for one in windows_of(table, lock, algorithm):
+        for one in windows_of(table, lock=lock, algorithm=algorithm):
             gap = (types.average(table, one).mean() - rival) / best_return(lock.H, lock.p)
             found.setdefault(one.tags["B"], []).append(gap)
     unit = f"average return over V*, MADE minus {other}, mean"
     return [Effect(f"B={b}", float(np.mean(gaps)), unit=unit) for b, gaps in sorted(found.items())]
 
 
-def windows_of(table: Table, setting: Setting, algorithm: str) -> list[Label]:
-    """The runs of MADE on a lock by an algorithm, by increasing window."""
-    found = table.select(lock=setting, algorithm=algorithm, method="made")
-    return sorted(found, key=lambda one: one.tags["B"])
+def windows_of(table: Table, **tags: Any) -> list[Label]:
+    """The runs of MADE with these tags, by increasing window."""
+    return sorted(table.select(**tags, method="made"), key=lambda one: one.tags["B"])
 
 
 def traps_the_greedy(table: Table) -> Verdict:
@@ -203,7 +202,7 @@ def _draw_windows(table: Table, setting: Setting, n: int) -> PaperFigure:
     """What the window does: average return and episodes to the first big reward."""
     fig, axes = plots.figure(2, 3, height=2.3, sharey=True)
     for column, (algorithm, title) in enumerate(ALGORITHMS.items()):
-        found = [one.without("lock", "algorithm") for one in windows_of(table, setting, algorithm)]
+        found = [one.without("lock", "algorithm") for one in windows_of(table, lock=setting, algorithm=algorithm)]
         shown = ["hoeffding", *found, "made-geometric", "inverse", "bernstein"]
         of = {method: f"{setting}/{algorithm}/{method}" for method in shown}
         plots.bars(axes[0, column], {m: types.average(table, one) for m, one in of.items()}, rng=types.rng())

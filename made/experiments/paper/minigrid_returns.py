@@ -66,7 +66,7 @@ def faster_than_bebold(table: Table) -> Verdict:
             reached = ", ".join(f"{m} {t.reached:.0%} of seeds" for m, t in times.items())
             missing.append(f"{task} is not solved by both ({reached})")
         else:
-            effects.append(against_made(table, task, "bebold", f"{task}, {plots.name_of(best)}", unit))
+            effects.append(ratio(table, task, ("bebold", best), f"{task}, {plots.name_of(best)}", unit))
     fails = not few and any(x.high < LEAST_GAIN for x in effects)
     lack = (*missing, *few) if few or not effects else ()
     return decide(all(x.low >= LEAST_GAIN for x in effects), effects, lack, fails)
@@ -77,13 +77,8 @@ def better_made(table: Table, task: str) -> str:
     return min(MADES, key=lambda m: shared.to_solve(table, f"{task}/{m}").times.mean())
 
 
-def against_made(table: Table, task: str, method: str, name: str = "", unit: str = "") -> Effect:
-    """Frames of a method over those of the better MADE, the budget where unsolved, with its interval."""
-    return _ratio(table, task, (method, better_made(table, task)), name, unit)
-
-
-def _ratio(table: Table, task: str, pair: tuple[str, str], name: str, unit: str) -> Effect:
-    """The ratio of mean frames to solve with its 95% bootstrap interval, the groups resampled apart."""
+def ratio(table: Table, task: str, pair: tuple[str, str], name: str = "", unit: str = "") -> Effect:
+    """Frames of a method over those of another, the budget where unsolved, with the interval of groups resampled apart."""
     above, below = (shared.to_solve(table, f"{task}/{method}").times for method in pair)
     draw = rng()
     low, high = np.quantile(resampled_means(above, draw) / resampled_means(below, draw), [0.025, 0.975])
@@ -162,7 +157,7 @@ def factor_drives_the_gain(table: Table) -> Verdict:
             pair = (method, "made/gated")
             if any(shared.to_solve(table, f"{task}/{m}").reached for m in pair):
                 name = "first-visit RND" if method == "rnd/gated" else "first-visit mask alone"
-                effects.append(_ratio(table, task, pair, task, unit.format(name)))
+                effects.append(ratio(table, task, pair, task, unit.format(name)))
     lacking = "first-visit RND, first-visit MADE and the mask alone on a task that one solves"
     missing = few or (lacking,) * (not ratios)
     fails = not few and any(x.high < 1 for x in ratios)
@@ -188,9 +183,9 @@ def made_needs_fewest(table: Table) -> Verdict:
     names, effects, worse, short = shared.tasks(table, *MADES), [], False, []
     unit, few = "median frames to solve, over those of the better MADE", few_seeds(*table.seed_counts())
     for task in names:
-        ratios = relative(table, task)
+        ratios, best = relative(table, task), better_made(table, task)
         effects += [Effect(f"{task} {plots.name_of(m)}", x, unit=unit, null=1.0) for m, x in ratios.items()]
-        worse |= any(against_made(table, task, m).high < 1 for m in THEIRS if m in ratios)
+        worse |= any(ratio(table, task, (m, best)).high < 1 for m in THEIRS if m in ratios)
         if max(solved(table, task, m) for m in MADES) <= 0.5:
             worse |= (enough := frames_of_made(table, task) >= PAPER_FRAMES)
             short += [f"{task} is not solved by MADE, which had fewer than 90M frames"] * (not enough)

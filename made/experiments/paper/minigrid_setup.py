@@ -11,7 +11,7 @@ them they multiply. In `Family` and `Impact` the exponents are numbers, so that 
 """
 
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -240,11 +240,10 @@ def run_of(task: str, method: str, scale: Scale, rows: int, *, strength: float, 
     else:
         bonus = Calibrated(METHODS[method], strength=0.0 if method == "none" else strength, warmup=300)
         agent = IMPALA(layout, learning_rate=learning_rate)
+    size: dict[str, Any] = {"n_envs": N_ENVS, "unroll": UNROLL, "iterations": rows * EVERY, "every": EVERY}
+    size |= {"resets_per_update": 64, "pool_per_env": 4}
     if scale == Scale.SMOKE:  # does it run at all: a batch of 4 x 50 steps
-        size = {"n_envs": 4, "unroll": 50, "iterations": rows, "every": 1, "resets_per_update": 8, "pool_per_env": 2}
-    else:
-        size = {"n_envs": N_ENVS, "unroll": UNROLL, "iterations": rows * EVERY, "every": EVERY}
-        size |= {"resets_per_update": 64, "pool_per_env": 4}
+        size |= {"n_envs": 4, "unroll": 50, "iterations": rows, "every": 1, "resets_per_update": 8, "pool_per_env": 2}
     return RunConfig(env, agent, bonus, **size)
 
 
