@@ -101,13 +101,11 @@ def _show(grid: Grid, state: GridState, colors: bool, word: str = "") -> None:
     target = int(state.target)
     aim = "reach the goal" if target == tile_codes.NO_TARGET else f"pick up the {tile_codes.name(target)}"
     line = f"step {int(state.steps)} of {grid.maker.max_steps}; in hand: {hand.split(' with')[0]}; {aim}"
-    if not colors:
-        print(f"\n{f'[{word}] ' if word else ''}{line}\n{board(grid, state)}")
-        return
-    print(
-        "\033[2J\033[H" + board(grid, state, colors) + f"\n\n{line}   {f'({word})' if word else ''}\n{_HELP}",
-        flush=True,
-    )
+    shown = board(grid, state, colors)
+    if colors:
+        print(f"\033[2J\033[H{shown}\n\n{line}   {f'({word})' if word else ''}\n{_HELP}", flush=True)
+    else:
+        print(f"\n{f'[{word}] ' if word else ''}{line}\n{shown}")
 
 
 @cache
