@@ -148,19 +148,12 @@ def place_agent(
     The bounds are the room's walls, so a cell where a wall was taken away will do.
     """
     pitch = grid.room_size - 1
-    spots = np.array(
-        [
-            (x, y, side, (y + dy) * grid.width + x + dx)
-            for y in range(j * pitch, (j + 1) * pitch + 1)
-            for x in range(i * pitch, (i + 1) * pitch + 1)
-            for side, (dx, dy) in enumerate(STEPS)
-            if walls[y, x] == EMPTY
-        ],
-        np.int32,
-    )
-    here, ahead = spots[:, 1] * grid.width + spots[:, 0], spots[:, 3]
-    chosen = jnp.asarray(spots)[choose(word, free(things, jnp.asarray(here)) & free(things, jnp.asarray(ahead)))]
-    return chosen[0], chosen[1], chosen[2]
+    corner, bounds = (j * pitch, i * pitch), walls[j * pitch : (j + 1) * pitch + 1, i * pitch : (i + 1) * pitch + 1]
+    y, x = (np.argwhere(bounds == EMPTY) + corner).astype(np.int32).T
+    here = y * grid.width + x
+    ahead = here[:, None] + np.array([dy * grid.width + dx for dx, dy in STEPS], np.int32)
+    chosen = choose(word, free(things, jnp.asarray(here.repeat(4))) & free(things, jnp.asarray(ahead.ravel())))
+    return jnp.asarray(x)[chosen // 4], jnp.asarray(y)[chosen // 4], chosen % 4
 
 
 def connect_all(grid: RoomGrid, start: tuple[int, int], turns: UInt32[Array, " p"]) -> Bool[Array, " p"]:
