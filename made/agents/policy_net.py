@@ -5,6 +5,7 @@ and a matmul too: under a `vmap` over runs with their own weights, a grouped con
 """
 
 import math
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -104,8 +105,7 @@ class PolicyNet(eqx.Module):
         self.convolutions = tuple(self._stack(space, k) for space, k in zip(images, keys, strict=False))
         blank = lambda tree: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree, is_leaf=is_space)  # noqa: E731
         sizes = (jax.eval_shape(lambda: self._inputs(blank(spec.obs), blank(spec.goal))).size, *layout.dense)
-        keys = jax.random.split(k_dense, len(layout.dense))
-        self.dense = tuple(orthogonal_dense(i, o, k, GAIN) for i, o, k in zip(sizes, sizes[1:], keys, strict=False))
+        self.dense = _dense(sizes, k_dense)
         top, layers = layout.dense[-1], layout.layers if layout.memory else 0
         sizes = (top, *[layout.width] * layers)
         keys = jax.random.split(k_core, max(layers, 1))
@@ -117,9 +117,7 @@ class PolicyNet(eqx.Module):
 
     def _stack(self, space: Space, key: Key[Array, ""]) -> tuple[Patches, ...]:
         sizes = (space.shape[-1] + self._on_image(space), *self.layout.channels)
-        keys = jax.random.split(key, max(len(self.layout.channels), 1))
-        dense = [orthogonal_dense(KERNEL**2 * i, o, k, GAIN) for i, o, k in zip(sizes, sizes[1:], keys, strict=False)]
-        return tuple(Patches(d, s) for d, s in zip(dense, self.layout.strides, strict=True))
+        return tuple(Patches(d, s) for d, s in zip(_dense(sizes, key, KERNEL**2), self.layout.strides, strict=True))
 
     def _on_image(self, space: Space) -> bool:
         """Whether the goal is a cell of this image: then it is one more channel."""
@@ -198,6 +196,11 @@ class PolicyNet(eqx.Module):
 def is_image(space: Space) -> bool:
     """Whether a leaf is an image [w, h, c] at least as large as the kernel."""
     return space.n is None and len(space.shape) == 3 and min(space.shape[:2]) >= KERNEL
+
+
+def _dense(sizes: Sequence[int], key: Key[Array, ""], taps: int = 1) -> tuple[Dense, ...]:
+    keys = jax.random.split(key, max(len(sizes) - 1, 1))
+    return tuple(orthogonal_dense(taps * i, o, k, GAIN) for i, o, k in zip(sizes, sizes[1:], keys, strict=False))
 
 
 def _vector(x: Array, space: Space) -> Array:

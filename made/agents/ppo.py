@@ -205,16 +205,9 @@ class PPO(Agent):
         discount = jnp.stack([self.discount, self.discount_intrinsic][: self.heads])
         rewards = split_reward(batch, reward, self.heads)
         advantage = gae(rewards, value, next_value, terminated, done, discount=discount, gae_lambda=self.gae_lambda)
-        return Samples(
-            batch.obs,
-            batch.note.goal,
-            batch.action if net.action.n is not None else batch.extras.sample,
-            fresh,
-            batch.extras.log_prob,
-            value,
-            advantage.sum(-1),
-            advantage + value,
-        )
+        action, log_prob = batch.action if net.action.n is not None else batch.extras.sample, batch.extras.log_prob
+        total, target = advantage.sum(-1), advantage + value
+        return Samples(batch.obs, batch.note.goal, action, fresh, log_prob, value, total, target)
 
     def loss(self, params: PPOParams, samples: Samples, carry: PyTree) -> tuple[Float[Array, ""], Metrics]:
         """The loss of one minibatch of sequences, and its parts."""

@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space, create_empty_array
 from made.core import hashing
 from made.core.config import suggest
 from made.core.plugins import needs
-from made.envs.host_env import final_info, replace_rows
+from made.envs.host_env import final_info
 from made.envs.minigrid import GRIDS, MultiRoom, dynamics, make_grid, tile_codes
 from made.envs.minigrid.env import LARGEST
 
@@ -55,22 +55,43 @@ def code_of(thing: Any) -> int:
     return _TINTED[thing.type] + color
 
 
-class Cells:
-    """The grid's part of the hash of a live environment, kept up to date: a step changes few of its cells."""
+def _shown_space(view: tuple[int, ...]) -> spaces.Dict:
+    return spaces.Dict(
+        {"image": spaces.Box(0, int(LARGEST), view, np.uint8), "hash": spaces.Box(0, 2**32 - 1, (2,), np.uint32)}
+    )
 
-    def __init__(self, width: int, height: int):
-        places = tile_codes.LEAD + tile_codes.stride(width) * np.arange(height)[:, None] + np.arange(width)
-        self._places, self._size = places.reshape(-1), tile_codes.packed_size(height, width)
 
-    def begin(self, things: list) -> None:
-        """Read a new level."""
-        self._things, self._codes = list(things), [code_of(thing) for thing in things]
-        packed = np.full(self._size, tile_codes.WALL, np.uint8)
+class ShowState(gymnasium.Wrapper):
+    """Observations are {"image": the agent's view, "hash": the full state}, as of `Grid(shows=("image", "hash"))`.
+
+    The grid's part of the hash is kept up to date, since a step changes few of its cells.
+    """
+
+    def __init__(self, env: gymnasium.Env):
+        super().__init__(env)
+        self._base: Any = env.unwrapped
+        base = self._base
+        places = tile_codes.LEAD + tile_codes.stride(base.width) * np.arange(base.height)[:, None]
+        self._places = (places + np.arange(base.width)).reshape(-1)
+        self.observation_space = _shown_space(base.observation_space["image"].shape)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._things = list(self._base.grid.grid)
+        self._codes = [code_of(thing) for thing in self._things]
+        size = tile_codes.packed_size(self._base.height, self._base.width)
+        packed = np.full(size, tile_codes.WALL, np.uint8)
         packed[self._places] = self._codes
-        self.hash = dynamics.cell_hash(np.arange(self._size), packed).sum(0, dtype=np.uint32)  # type: ignore[arg-type]
+        self._hash = dynamics.cell_hash(np.arange(size), packed).sum(0, dtype=np.uint32)  # type: ignore[arg-type]
         self._find_doors()
+        return self._shown(obs), info
 
-    def follow(self, things: list) -> None:
+    def step(self, action):
+        obs, *outcome = self.env.step(action)
+        self._follow(self._base.grid.grid)
+        return self._shown(obs), *outcome
+
+    def _follow(self, things: list) -> None:
         """Read what has changed: cells that hold another object, and doors, which change where they are."""
         others = []
         if things != self._things:  # compares by identity, in C
@@ -82,43 +103,16 @@ class Cells:
             if code != self._codes[i]:
                 place, codes = self._places[[i, i]], np.array([code, self._codes[i]], np.uint8)
                 new, old = dynamics.cell_hash(place, codes)  # type: ignore[arg-type]
-                self.hash, self._codes[i] = self.hash + new - old, code
+                self._hash, self._codes[i] = self._hash + new - old, code
 
     def _find_doors(self) -> None:
         self._doors = [i for i, thing in enumerate(self._things) if thing is not None and thing.type == "door"]
-
-
-def _shown_space(view: tuple[int, ...]) -> spaces.Dict:
-    return spaces.Dict(
-        {"image": spaces.Box(0, int(LARGEST), view, np.uint8), "hash": spaces.Box(0, 2**32 - 1, (2,), np.uint32)}
-    )
-
-
-class ShowState(gymnasium.Wrapper):
-    """Observations are {"image": the agent's view, "hash": the full state}, as of `Grid(shows=("image", "hash"))`."""
-
-    def __init__(self, env: gymnasium.Env):
-        super().__init__(env)
-        self._base: Any = env.unwrapped
-        view = self._base.observation_space["image"].shape
-        self._cells = Cells(self._base.width, self._base.height)
-        self.observation_space = _shown_space(view)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        obs, info = self.env.reset(seed=seed, options=options)
-        self._cells.begin(self._base.grid.grid)
-        return self._shown(obs), info
-
-    def step(self, action):
-        obs, *outcome = self.env.step(action)
-        self._cells.follow(self._base.grid.grid)
-        return self._shown(obs), *outcome
 
     def _shown(self, obs: dict[str, Any]) -> dict[str, np.ndarray]:
         base = self._base
         pose = (np.uint32(x) for x in (*base.agent_pos, base.agent_dir, code_of(base.carrying)))
         blank = np.zeros((), np.int32)
-        state = tile_codes.GridState(blank, *pose, blank, blank, self._cells.hash)  # type: ignore[arg-type]
+        state = tile_codes.GridState(blank, *pose, blank, blank, self._hash)  # type: ignore[arg-type]
         return {"image": obs["image"], "hash": np.asarray(dynamics.state_hash(state))}
 
 
@@ -227,10 +221,10 @@ class EnvPoolGrids(gymnasium.vector.VectorEnv):
         obs, info = self._pool.reset(which.astype(np.int32))
         for at, i in enumerate(info["env_id"]):
             self._changes[i], self._ahead[i] = Changes(), _ahead(obs["image"])[at]
-        fresh, rows = self._shown(obs, info), [None] * self.num_envs
-        for at, i in enumerate(info["env_id"]):
-            rows[i] = {name: x[at] for name, x in fresh.items()}  # type: ignore[call-overload]
-        return replace_rows(shown, rows, np.isin(np.arange(self.num_envs), which))
+        shown = {name: np.array(x) for name, x in shown.items()}
+        for name, x in self._shown(obs, info).items():
+            shown[name][info["env_id"]] = x
+        return shown
 
     def _shown(self, obs: dict[str, np.ndarray], info: dict[str, Any]) -> dict[str, np.ndarray]:
         image, n = np.array(obs["image"]), len(obs["image"])

@@ -75,8 +75,9 @@ def _scan_backward(
     by_start, by_given, by_taps = back(grads)
 
     def of(part: Callable, inputs: tuple[Array, ...], grad: PyTree) -> PyTree:
-        at_once = all(map(_same_under_vmap, jax.tree.leaves(inputs)))
-        inputs = jax.tree.map(_again, inputs)
+        # Keys are used a second time for the same samples, and a vmap leaves those of threefry keys unchanged.
+        at_once = all("threefry" in str(jax.random.key_impl(x)) for x in jax.tree.leaves(inputs) if trees.is_key(x))
+        inputs = jax.tree.map(lambda x: jax.random.clone(x) if trees.is_key(x) else x, inputs)
         one = lambda part: lambda x: part(*x)  # noqa: E731
         every = lambda part: jax.vmap(one(part))(inputs) if at_once else jax.lax.map(one(part), inputs)  # noqa: E731
         return jax.vjp(every, part)[1](grad)[0]
@@ -86,16 +87,6 @@ def _scan_backward(
 
 
 scan_deferred_grad.defvjp(_scan_forward, _scan_backward)
-
-
-def _again(x: Array) -> Array:
-    """A copy of a key, which is used a second time for the same samples; anything else as it is."""
-    return jax.random.clone(x) if trees.is_key(x) else x
-
-
-def _same_under_vmap(x: Array) -> bool:
-    """Whether a vmap leaves the samples of a key unchanged: only with threefry keys."""
-    return not trees.is_key(x) or str(jax.random.key_impl(x)) == "threefry2x32"
 
 
 class Recurrent(eqx.Module):

@@ -41,12 +41,8 @@ class Mixture(NamedTuple):
         if (k := concrete(self.k)) is not None and k >= self.weights.size:
             raise ValueError(f"This mixture has room for {self.weights.size} policies and is full: start a larger one.")
         share = 1 / (self.k + 1).astype(d.dtype)
-        return Mixture(
-            ((1 - eta) * self.weights).at[self.k].set(eta),
-            (1 - eta) * self.density + eta * d,
-            (1 - share) * self.cover + share * d,
-            self.k + 1,
-        )
+        weights, density = ((1 - eta) * self.weights).at[self.k].set(eta), (1 - eta) * self.density + eta * d
+        return Mixture(weights, density, (1 - share) * self.cover + share * d, self.k + 1)
 
 
 def density_oracle(d: Density, eps_d: Number, key: Key[Array, ""]) -> Density:

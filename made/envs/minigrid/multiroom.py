@@ -223,7 +223,11 @@ def chains_at_once(key: Key[Array, ""], n: int, rooms: int, largest: int) -> UIn
     """
     first, second = jax.random.bits(key, (2,))
     alive = ALIVE[max(side for side in ALIVE if side <= largest)]
-    lanes, sizes = plan(n, (*alive, *alive[-1:] * (rooms - len(alive)))[:rooms])
+    alive = (*alive, *alive[-1:] * (rooms - len(alive)))[:rooms]
+    # One round is enough for up to ten thousand levels: eight standard deviations and a hundredth are to spare.
+    wanted = (n + 8 * math.sqrt(n) + 8) * 1.01 / alive[-1]
+    lanes = math.ceil(wanted / math.ceil(wanted / MOST))
+    sizes = [min(lanes, math.ceil(1.01 * lanes * p + 8 * math.sqrt(lanes * p) + 8)) for p in alive]
 
     def one_round(search: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         tried, epoch, count, found = search
@@ -240,16 +244,6 @@ def chains_at_once(key: Key[Array, ""], n: int, rooms: int, largest: int) -> UIn
     zero = jnp.zeros((), jnp.uint32)
     search = zero, zero, jnp.zeros((), jnp.int32), jnp.zeros((rooms, n + sizes[-1]), jnp.uint32)
     return lax.while_loop(lambda search: search[2] < n, one_round, search)[3][:, :n]
-
-
-def plan(n: int, alive: tuple[float, ...]) -> tuple[int, tuple[int, ...]]:
-    """(attempts in a round, how many there is room for after each room): one round is enough for up to ten thousands.
-
-    Both leave eight standard deviations and a hundredth to spare.
-    """
-    wanted = (n + 8 * math.sqrt(n) + 8) * 1.01 / alive[-1]
-    lanes = math.ceil(wanted / math.ceil(wanted / MOST))
-    return lanes, tuple(min(lanes, math.ceil(1.01 * lanes * p + 8 * math.sqrt(lanes * p) + 8)) for p in alive)
 
 
 def some_room(

@@ -35,15 +35,21 @@ def sign(code: int) -> str:
     return _SIGNS["box" if kind.startswith("box") else kind] + _LETTERS[code % 8]
 
 
-def board(grid: Grid, state: GridState) -> str:
-    """A state as lines of text.
+def board(grid: Grid, state: GridState, colors: bool = False) -> str:
+    """A state as lines of text, with colors and what the agent sees in the codes of a terminal.
 
     Hidden keys stay hidden: a box looks the same whatever is in it.
     """
-    cells = np.asarray(tile_codes.unpack(state.grid, grid.maker.height, grid.maker.width))
-    rows = [[sign(int(code)) for code in row] for row in cells]
-    rows[int(state.y)][int(state.x)] = _AGENTS[int(state.direction)]
-    return "\n".join("".join(row) for row in rows)
+    lit, lines = render.seen_cells(grid, state) if colors else None, []
+    for y, row in enumerate(np.asarray(tile_codes.unpack(state.grid, grid.maker.height, grid.maker.width))):
+        signs = [sign(int(code)) for code in row]
+        if lit is not None:
+            signs = [_paint(int(code), bool(seen)) + s for code, seen, s in zip(row, lit[y], signs, strict=True)]
+        if y == state.y:
+            agent = _AGENTS[int(state.direction)]
+            signs[int(state.x)] = f"\033[1;38;2;255;60;60;48;2;76;76;76m{agent}\033[22m" if colors else agent
+        lines.append("".join(signs) + ("\033[0m" if colors else ""))
+    return "\n".join(lines)
 
 
 def play(task: str, seed: int = 0, keys: str | None = None) -> int:
@@ -95,10 +101,11 @@ def _show(grid: Grid, state: GridState, colors: bool, word: str = "") -> None:
     target = int(state.target)
     aim = "reach the goal" if target == tile_codes.NO_TARGET else f"pick up the {tile_codes.name(target)}"
     line = f"step {int(state.steps)} of {grid.maker.max_steps}; in hand: {hand.split(' with')[0]}; {aim}"
-    if not colors:
-        print(f"\n{f'[{word}] ' if word else ''}{line}\n{board(grid, state)}")
-        return
-    print("\033[2J\033[H" + _colored(grid, state) + f"\n\n{line}   {f'({word})' if word else ''}\n{_HELP}", flush=True)
+    shown = board(grid, state, colors)
+    if colors:
+        print(f"\033[2J\033[H{shown}\n\n{line}   {f'({word})' if word else ''}\n{_HELP}", flush=True)
+    else:
+        print(f"\n{f'[{word}] ' if word else ''}{line}\n{shown}")
 
 
 @cache
@@ -106,19 +113,6 @@ def _paint(code: int, lit: bool) -> str:
     red, green, blue = render.tile(code, None, lit, 8).reshape(-1, 3).max(0)
     ground = "100;100;100" if code == tile_codes.WALL else "76;76;76" if lit else "0;0;0"
     return f"\033[38;2;{red};{green};{blue};48;2;{ground}m"
-
-
-def _colored(grid: Grid, state: GridState) -> str:
-    cells = np.asarray(tile_codes.unpack(state.grid, grid.maker.height, grid.maker.width))
-    lit = render.seen_cells(grid, state)
-    lines = []
-    for y, row in enumerate(board(grid, state).split("\n")):
-        signs = [row[2 * x : 2 * x + 2] for x in range(cells.shape[1])]
-        tinted = [_paint(int(cells[y, x]), bool(lit[y, x])) + s for x, s in enumerate(signs)]
-        if y == state.y:
-            tinted[int(state.x)] = f"\033[1;38;2;255;60;60;48;2;76;76;76m{signs[int(state.x)]}\033[22m"
-        lines.append("".join(tinted) + "\033[0m")
-    return "\n".join(lines)
 
 
 def _pressed() -> Iterator[str]:

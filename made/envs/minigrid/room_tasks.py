@@ -155,28 +155,20 @@ class KeyCorridor(WordMaker):
 
         row, color, target = pick(words[0], self.rows), pick(words[1], 6), BALL + pick(words[2], 6)
         entrance = [grid.passage(1, j, RIGHT) for j in range(self.rows)]
-        things: Things = (rooms.door(jnp.stack([cells[p] for p in entrance])[row], color, locked=True),)
+        things: Things = (rooms.door(cells[np.array(entrance)][row], color, locked=True),)
         things = rooms.place_in_room(grid, things, 2, row, target, words[3])
         things = rooms.place_in_room(grid, things, 0, pick(words[4], self.rows), KEY + color, words[5])
         agent = rooms.place_agent(walls, grid, things, 1, self.rows // 2, words[6])
 
-        order = [_turn(*passage, row, turn) for passage, turn in zip(grid.passages, turns, strict=True)]
-        added = rooms.connect_all(grid, (1, self.rows // 2), order)
+        # Corridor and locked door are ways already, and the locked room gets no other.
+        i, j, side = np.array(grid.passages).T
+        is_way = ((i == 1) & (side == DOWN)) | ((i == 1) & (side == RIGHT) & (row == j))
+        turns = jnp.where(is_way, OPEN_WAY, jnp.clip(turns, 1, NO_WAY - 1))
+        turns = jnp.where((i == 2) & (side == DOWN) & ((row == j) | (row == j + 1)), NO_WAY, turns)
+        added = rooms.connect_all(grid, (1, self.rows // 2), turns)
         tinted = zip(cells, pick(tints, 6), added, strict=True)
         things += tuple(rooms.door(cell, tint, there=there) for cell, tint, there in tinted)
         return rooms.draw(walls, things, agent, target)
-
-
-def _turn(i: int, j: int, side: int, row: Array, turn: Array) -> Array:
-    """The turn of one passage: corridor and locked door are ways already, and the locked room gets no other."""
-    turn = jnp.clip(turn, 1, NO_WAY - 1)
-    if (i, side) == (1, DOWN):
-        return jnp.full_like(turn, OPEN_WAY)
-    if (i, side) == (1, RIGHT):
-        return jnp.where(row == j, OPEN_WAY, turn)
-    if (i, side) == (2, DOWN):
-        return jnp.where((row == j) | (row == j + 1), NO_WAY, turn)
-    return turn
 
 
 ROOM_SIZE = 6
@@ -263,7 +255,7 @@ class Maze(WordMaker):
         return rooms.draw(grid.walls(), things, agent, TARGET)
 
     def _quarter(
-        self, grid: RoomGrid, side: int, cells: list[Array], colors: list[Array], words: UInt32[Array, "2"]
+        self, grid: RoomGrid, side: int, cells: Array, colors: list[Array], words: UInt32[Array, "2"]
     ) -> Things:
         """The locked doors of one quarter, the balls before them, and their keys."""
         (i, j), doors, things = SIDES[side], (), ()

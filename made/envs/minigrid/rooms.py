@@ -102,14 +102,12 @@ class RoomGrid(eqx.Module):
                 grid[(j + 1) * pitch, i * pitch + 1 : (i + 1) * pitch] = EMPTY
         return grid
 
-    def doors(self, words: UInt32[Array, " p"]) -> list[Int[Array, ""]]:
+    def doors(self, words: UInt32[Array, " p"]) -> Int[Array, " p"]:
         """The cell where a door in each of `passages` would be: anywhere in the wall but the corners."""
-        pitch, cells = self.room_size - 1, []
-        for (i, j, side), word in zip(self.passages, words, strict=True):
-            along = 1 + pick(word, pitch - 1)
-            x, y = ((i + 1) * pitch, j * pitch + along) if side == RIGHT else (i * pitch + along, (j + 1) * pitch)
-            cells.append(y * self.width + x)
-        return cells
+        pitch, (i, j, side) = self.room_size - 1, np.array(self.passages, np.int32).T
+        corner = j * pitch * self.width + i * pitch
+        first = corner + np.where(side == RIGHT, pitch, pitch * self.width)
+        return first + (1 + pick(words, pitch - 1)) * np.where(side == RIGHT, self.width, 1)
 
 
 def free(things: Things, cells: Int[Array, " m"]) -> Bool[Array, " m"]:
@@ -150,48 +148,36 @@ def place_agent(
     The bounds are the room's walls, so a cell where a wall was taken away will do.
     """
     pitch = grid.room_size - 1
-    spots = np.array(
-        [
-            (x, y, side, (y + dy) * grid.width + x + dx)
-            for y in range(j * pitch, (j + 1) * pitch + 1)
-            for x in range(i * pitch, (i + 1) * pitch + 1)
-            for side, (dx, dy) in enumerate(STEPS)
-            if walls[y, x] == EMPTY
-        ],
-        np.int32,
-    )
-    here, ahead = spots[:, 1] * grid.width + spots[:, 0], spots[:, 3]
-    chosen = jnp.asarray(spots)[choose(word, free(things, jnp.asarray(here)) & free(things, jnp.asarray(ahead)))]
-    return chosen[0], chosen[1], chosen[2]
+    corner, bounds = (j * pitch, i * pitch), walls[j * pitch : (j + 1) * pitch + 1, i * pitch : (i + 1) * pitch + 1]
+    y, x = (np.argwhere(bounds == EMPTY) + corner).astype(np.int32).T
+    here = y * grid.width + x
+    ahead = here[:, None] + np.array([dy * grid.width + dx for dx, dy in STEPS], np.int32)
+    chosen = choose(word, free(things, jnp.asarray(here.repeat(4))) & free(things, jnp.asarray(ahead.ravel())))
+    return jnp.asarray(x)[chosen // 4], jnp.asarray(y)[chosen // 4], chosen % 4
 
 
-def connect_all(grid: RoomGrid, start: tuple[int, int], order: Sequence[UInt32[Array, ""]]) -> list[Bool[Array, ""]]:
+def connect_all(grid: RoomGrid, start: tuple[int, int], turns: UInt32[Array, " p"]) -> Bool[Array, " p"]:
     """Which of `passages` get a door when doors are added one by one until every room can be reached from `start`.
 
-    `order` says when the turn of each comes (random words above 0), with OPEN_WAY and NO_WAY as the exceptions. A
+    `turns` says when the turn of each comes (random words above 0), with OPEN_WAY and NO_WAY as the exceptions. A
     room is reached once all doors of some way to it are there, at the latest of their turns, and by the way that
     has this earliest; when the last room is reached no further door is added.
     """
-    index = {(i, j): j * grid.columns + i for j in range(grid.rows) for i in range(grid.columns)}
-    ways: list[list[tuple[int, Array]]] = [[] for _ in index]
-    for (i, j, side), turn in zip(grid.passages, order, strict=True):
-        here, there = index[i, j], index[i + STEPS[side][0], j + STEPS[side][1]]
-        ways[here].append((there, turn))
-        ways[there].append((here, turn))
+    split = grid.rows * (grid.columns - 1)  # `passages` to the right stand before those downwards
+    across, down = turns[:split].reshape(grid.rows, -1), turns[split:].reshape(-1, grid.columns)
+    sides = [(across, (0, 0), (0, 1)), (down, (0, 1), (0, 0)), (across, (0, 0), (1, 0)), (down, (1, 0), (0, 0))]
+    ways = [jnp.pad(way, more, constant_values=NO_WAY) for way, *more in sides]  # out of each room, by side
 
     def relax(_, reached):
-        def room(at: int) -> Array:
-            turn = reached[at]
-            for other, way in ways[at]:
-                turn = jnp.minimum(turn, jnp.maximum(reached[other], way))
-            return turn
+        wide = jnp.pad(reached, 1, constant_values=NO_WAY)
+        near = wide[1:-1, 2:], wide[2:, 1:-1], wide[1:-1, :-2], wide[:-2, 1:-1]
+        for way, other in zip(ways, near, strict=True):
+            reached = jnp.minimum(reached, jnp.maximum(way, other))
+        return reached
 
-        return tuple(room(at) for at in range(len(ways)))
-
-    first = tuple(jnp.asarray(OPEN_WAY if at == index[start] else NO_WAY) for at in range(len(ways)))
-    reached = jax.lax.fori_loop(0, len(ways) - 1, relax, first)
-    last = jnp.stack(reached).max()
-    return [(turn != OPEN_WAY) & (turn <= last) for turn in order]
+    first = jnp.full((grid.rows, grid.columns), NO_WAY).at[start[::-1]].set(OPEN_WAY)
+    reached = jax.lax.fori_loop(0, first.size - 1, relax, first)
+    return (turns != OPEN_WAY) & (turns <= reached.max())
 
 
 def draw(

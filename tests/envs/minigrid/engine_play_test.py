@@ -63,7 +63,7 @@ def test_an_unknown_task_is_refused_with_the_nearest():
 
 def test_the_colored_map_has_the_same_signs(grid):
     state = jax.device_get(grid.reset(jax.random.key(0))[0])
-    colored = play._colored(grid, state)
+    colored = play.board(grid, state, colors=True)
     bare = "".join(part.partition("m")[2] for part in colored.replace("\n", "\033[0m\n").split("\033["))
     assert bare == play.board(grid, state)
     walkable = np.asarray(tile_codes.unpack(state.grid, 5, 6)) != tile_codes.WALL
