@@ -56,7 +56,9 @@ class Train:
     video: Flag = True  # skip the video and the map of visits at the end
 
     def main(self) -> int:
-        from made.training import loggers, sharding, train_run
+        import jax
+
+        from made.training import loggers, train_run
 
         for name in ("tensorboard", "wandb"):
             if getattr(self, name):
@@ -67,7 +69,7 @@ class Train:
         with self._processes():
             plan = self.plan()
             train_state = train_run.run_plan(plan, out, self.devices, self._session(plan, out))
-            if sharding.is_first():
+            if jax.process_index() == 0:
                 self._finish(plan, train_state, out)
         return 0
 

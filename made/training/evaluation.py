@@ -93,7 +93,7 @@ def load_run(path: str | os.PathLike, seed: int | None = None, allow: Sequence[s
     if found is None:
         raise ValueError(f"{out} holds no checkpoint to take a policy from: train there first.")
     written = run_dir.read(out)
-    run_dir.require_same_config(found.manifest["configuration"], written["configuration"], found.path)
+    run_dir.require_same_config(found.configuration, written["configuration"], found.path)
     lane, n = seeds.index(seed), len(seeds)
     if isinstance(config, ControlConfig):
         plan = TrainPlan(config, seeds, config.iterations, config.iterations)  # type: ignore[arg-type]

@@ -31,7 +31,6 @@ from made.training import evaluation, sharding, train_loop
 from made.training.backends import host_envs
 from made.training.evaluation import Episodes
 from made.training.host.bonus import HostBonus, HostEnvironment, HostRollout
-from made.training.on_policy import start
 
 TASK, CLOCK, N, T = "MiniGrid-Short-v0", 6, 3, 20
 GATED = FirstVisit(HashedCount(bits=8))
@@ -160,7 +159,7 @@ def test_play_tells_one_whole_episode_of_each_environment():
 def test_the_start_has_the_weights_of_a_compiled_run():
     run, key = tiny.run(bonus=GATED), jax.random.key(4)
     there = dataclasses.replace(run, env=Hosted("gym", TASK), resets_per_update=None)
-    ours, theirs = jax.jit(lambda key: (start(there, key).agent, start(run, key).agent))(key)
+    ours, theirs = jax.jit(lambda key: (there.start(key).agent, run.start(key).agent))(key)
     assert_equal(ours, theirs)
 
 
