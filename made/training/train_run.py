@@ -155,8 +155,8 @@ def run_plan(plan: TrainPlan, out: Path | None, devices: int | None, session: Se
     """
     with contextlib.ExitStack() as stack:
         if out is not None:  # before a minute of compiling
-            sharding.on_first_process(lambda: run_dir.read_run(out, plan.configuration))
             sharding.on_first_process(lambda: require_dir(out, "--out"))
+            sharding.on_first_process(lambda: run_dir.read_run(out, plan.configuration))
         backend = stack.enter_context(contextlib.closing(_backend(plan, devices, session.report)))
         if out is None:
             run, train_state = None, TrainState(backend.init(), 0, 0.0)

@@ -190,11 +190,9 @@ def test_an_interrupted_run_goes_on_from_its_last_row_with_new_episodes(programs
     assert [line["update"] for line in rows(tmp_path)] == [line["update"] for line in rows(whole[0])]
 
 
-def test_what_cannot_be_spread_or_is_compiled_is_refused():
+def test_what_cannot_be_spread_is_refused():
     with pytest.raises(ValueError, match="--devices 2 spreads compiled environments"):
         host_envs.HostBackend(plan(), 2)
-    with pytest.raises(ValueError, match="Grid is compiled"):
-        host_envs.source_of(tiny.run(), (), 1)
 
 
 # Transfer
