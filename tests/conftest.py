@@ -51,13 +51,14 @@ def level_0():
 @pytest.fixture(scope="module")
 def level_1():
     """Programs of this process compile as for users, so that their bits can be compared with another process's."""
-    from made.training import run_batch, sharding
+    from made.training import sharding
+    from made.training.backends import compiled_envs
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "options", lambda level: {"xla_backend_optimization_level": level})
-        run_batch._programs.cache_clear()
+        compiled_envs._batch_programs.cache_clear()
         yield
-    run_batch._programs.cache_clear()
+    compiled_envs._batch_programs.cache_clear()
 
 
 @pytest.fixture(scope="module")

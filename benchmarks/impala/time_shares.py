@@ -9,14 +9,14 @@ from benchmarks.common import best_of
 from made.agents import Uniform
 from made.bonuses import NoBonus
 from made.core import Agent, Bonus
-from made.training.on_policy import RunConfig, RunState, improve, start
+from made.training.on_policy import RunConfig, RunState, improve
 from made.training.rollout import reset_slots, rollout
 
 
 def shares(lanes: RunConfig) -> Callable[[], dict[str, float]]:
     """Compile what is to be timed for these lanes; the call that is given back times it."""
     seeds = jnp.arange(jax.tree.leaves(lanes)[0].shape[0], dtype=jnp.uint32)
-    first = compiled(lambda run, seed: start(run, jax.random.key(seed)), lanes, seeds)
+    first = compiled(lambda run, seed: run.start(jax.random.key(seed)), lanes, seeds)
     state = first.out_info
     collect = compiled(_batch, lanes, state)
     batch, idle = collect.out_info, Uniform()

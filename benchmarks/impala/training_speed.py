@@ -22,7 +22,7 @@ from made.bonuses import MADE, RND, FirstVisit, NoBonus
 from made.core import Bonus, trees
 from made.core.schedules import Constant
 from made.envs.minigrid import make_grid
-from made.training.on_policy import RunConfig, RunState, iterate, start
+from made.training.on_policy import RunConfig, RunState, iterate
 
 TASK = {"cpu": "MiniGrid-MultiRoom-N6-v0", "gpu": "MiniGrid-KeyCorridorS4R3-v0"}
 N_ENVS, UNROLL, UPDATES = 32, 100, 10  # updates in one timed call
@@ -127,7 +127,7 @@ def built(lanes: RunConfig) -> Built:
         return jax.vmap(step)(lanes, state)
 
     seeds = jnp.arange(jax.tree.leaves(lanes)[0].shape[0], dtype=jnp.uint32)
-    begin = jax.jit(jax.vmap(lambda run, seed: start(run, jax.random.key(seed)))).lower(lanes, seeds).compile()
+    begin = jax.jit(jax.vmap(lambda run, seed: run.start(jax.random.key(seed)))).lower(lanes, seeds).compile()
     step = jax.jit(some, donate_argnums=1).lower(lanes, begin.out_info).compile()
     return Built(lanes, lambda: begin(lanes, seeds), step)
 

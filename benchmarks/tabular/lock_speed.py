@@ -19,7 +19,7 @@ from made.experiments.paper.lock_returns import WINDOW, Setting, algorithms, loc
 from made.tabular.algorithm1 import Algorithm1
 from made.tabular.families import Garnet
 from made.training.backends.compiled_envs import run_batch
-from made.training.on_policy import RunConfig, iterate, start
+from made.training.on_policy import RunConfig, iterate
 
 LOCK = Setting(10, 0.1, 1500)
 SEEDS = 20
@@ -125,7 +125,7 @@ def replay_error(episodes: int = 300) -> float:
         state, _ = iterate(trial, state)
         return state, ((batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated), state.agent.q)
 
-    run = jax.jit(lambda key: jax.lax.scan(one, start(trial, key), None, episodes)[1])
+    run = jax.jit(lambda key: jax.lax.scan(one, trial.start(key), None, episodes)[1])
     transitions, q = jax.tree.map(np.asarray, run(jax.random.key(0)))
     flat = [x[:, :, 0] for x in transitions]
     return float(np.abs(numpy_lock.replay(flat, _explorer(trial)) - q).max())

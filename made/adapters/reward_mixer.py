@@ -113,17 +113,17 @@ class StepBuffer:
         Where one lacks them and four times as many wait, the oldest `length` * N of all, leaves [M, 1, ...] with
         `Lanes` as their extras.
         """
-        true, extras = np.stack(self.true), ()
+        true, lanes = np.stack(self.true), None
         if (true.sum(0) >= length).all():
             rows = np.stack([np.flatnonzero(column)[:length] for column in true.T], axis=1)
             columns = np.arange(self.n_envs)
         elif len(self.steps) >= 4 * length and true.sum() >= length * self.n_envs:
             rows, columns = np.argwhere(true)[: length * self.n_envs, :, None].swapaxes(0, 1)
-            extras = Lanes(columns[:, 0].astype(np.int32))
+            lanes = Lanes(columns[:, 0].astype(np.int32))
         else:
             return None
         batch = jax.tree.map(lambda *x: np.stack(x)[rows, columns], *self.steps)
-        batch = batch._replace(extras=extras) if extras else batch
+        batch = batch if lanes is None else batch._replace(extras=lanes)
         true[rows, columns] = False
         first = len(true) if not true.any() else int(np.flatnonzero(true.any(1))[0])
         self.steps, self.true = self.steps[first:], list(true[first:])

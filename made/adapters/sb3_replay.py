@@ -108,32 +108,19 @@ class BonusReplayBuffer(ReplayBuffer):
     def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
         rows = batch_inds, np.random.randint(0, self.n_envs, len(batch_inds))
         pick = lambda store: jax.tree.map(lambda x: x[rows], store)  # noqa: E731
-        obs, next_obs = pick(self.observations), pick(self.next_observations)
-        dones, timeouts = self.dones[rows], self.timeouts[rows]
-        extrinsic = self._normalize_reward(self.rewards[rows].reshape(-1, 1), env)
-        intrinsic = self._bonus_of(rows, obs, next_obs).reshape(-1, 1)
-        reward = self.payer.total(extrinsic, intrinsic)
-        tensors = lambda x: jax.tree.map(self.to_torch, self._normalize_obs(x, env))  # noqa: E731
-        ends = dones * (1 - timeouts) if self.handle_timeout_termination else dones
-        kind = DictReplayBufferSamples if isinstance(obs, dict) else ReplayBufferSamples
-        return kind(
-            tensors(obs),
-            self.to_torch(self.actions[rows]),
-            tensors(next_obs),
-            self.to_torch(ends.reshape(-1, 1)),
-            self.to_torch(reward.astype(np.float32)),
-        )
-
-    def _bonus_of(self, rows: Any, obs: Any, next_obs: Any) -> np.ndarray:
-        """The bonus of those transitions by its present state, before any normalizing of observations."""
-        note, next_note = jax.tree.map(lambda x: x[rows], self._notes)
-        timeouts: Any = self.timeouts[rows].astype(bool)
-        dones: Any = self.dones[rows].astype(bool)
-        reward: Any = self.rewards[rows]
-        action: Any = self.actions[rows].reshape((-1, *self.bonus.spec.action.shape))
-        seen = self._read(obs), action, reward, self._read(next_obs)
+        obs, next_obs, (note, next_note) = map(pick, (self.observations, self.next_observations, self._notes))
+        dones, timeouts, actions = self.dones[rows].astype(bool), self.timeouts[rows].astype(bool), self.actions[rows]
+        extrinsic: Any = self.rewards[rows]
+        # The bonus reads observations before they are normalized.
+        seen = self._read(obs), actions.reshape((-1, *self.bonus.spec.action.shape)), extrinsic, self._read(next_obs)
         batch = Transition(*seen, dones & ~timeouts, timeouts, note, next_note)
-        return np.float32(self.payer.coefficient()) * np.asarray(self.bonus.reward(batch))
+        intrinsic = np.float32(self.payer.coefficient()) * np.asarray(self.bonus.reward(batch))
+        reward = self.payer.total(self._normalize_reward(extrinsic, env), intrinsic)
+        tensors = lambda x: jax.tree.map(self.to_torch, self._normalize_obs(x, env))  # noqa: E731
+        ends = dones & ~timeouts if self.handle_timeout_termination else dones
+        kind = DictReplayBufferSamples if isinstance(obs, dict) else ReplayBufferSamples
+        column = lambda x: self.to_torch(x.reshape(-1, 1).astype(np.float32))  # noqa: E731
+        return kind(tensors(obs), self.to_torch(actions), tensors(next_obs), column(ends), column(reward))
 
     def _read(self, obs: Any) -> Any:
         """As the bonus reads it: channels last, and single discrete values without the axis SB3 gives them."""

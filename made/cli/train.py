@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import numpy as np
 import tyro
 
@@ -92,7 +93,7 @@ class Train:
         with others:  # they are joined before anything is computed
             plan = self.plan()
             train_state = train_run.run_plan(plan, out, self.devices, self._session(plan, out))
-            if sharding.is_first():
+            if jax.process_index() == 0:
                 try:
                     print(f"drawn: {draw_curves((out,), 'return', out / 'curves.png')[0]}")
                 except (ImportError, ValueError) as error:  # no matplotlib, or no episode has ended

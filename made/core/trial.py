@@ -34,7 +34,7 @@ class Trial(eqx.Module):
 
     @abc.abstractmethod
     def advance(self, state: PyTree) -> tuple[PyTree, Metrics]:
-        """One iteration: (state, scalars). Rows hold their mean since the row before, weighted by `mean_weight`."""
+        """One iteration: (state, scalars). Rows hold their mean; that of episodes is over all of them."""
 
     def snapshot(self, state: PyTree) -> dict[str, Array]:
         """What is read off the state once for each recorded row: scalars or arrays."""

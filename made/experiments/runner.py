@@ -15,10 +15,9 @@ from made.experiments.scheduler import MOST_LANES, Group, Outcome, Study, plan, 
 from made.experiments.store import Job, Scale, Store
 from made.experiments.store.locking import wait_for
 from made.experiments.store.table import Table
-from made.experiments.types import ClaimResult, Experiment, PaperFigure, Verdict, check_claims
+from made.experiments.types import ClaimResult, Experiment, PaperFigure, Verdict
 from made.training.loggers import Meter
 from made.training.paths import make_dir
-from made.training.progress import Meter
 
 FOREVER_S = 1e8  # seconds
 

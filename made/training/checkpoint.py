@@ -24,17 +24,9 @@ class Checkpoint(NamedTuple):
 
     path: Path
     arrays: checkpoint_file.Arrays
-    manifest: dict[str, Any]
-
-    @property
-    def update(self) -> int:
-        """Number of updates done."""
-        return int(self.manifest["update"])
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of training."""
-        return float(self.manifest["seconds"])
+    configuration: dict[str, Any]  # of the run
+    update: int  # updates done
+    seconds: float  # of training
 
 
 def save(
@@ -79,10 +71,10 @@ def newest(folder: Path) -> Checkpoint | None:
 
 def read(path: Path) -> Checkpoint:
     """One checkpoint; an error where it is damaged, foreign, or of another update than its name says."""
-    found = Checkpoint(path, *checkpoint_file.load(path, FORMAT))
-    entries = found.manifest
-    known = isinstance(entries.get("configuration"), dict) and isinstance(entries.get("seconds"), int | float)
-    if not known or type(entries.get("update")) is not int or entries["update"] != int(path.stem):
+    arrays, manifest = checkpoint_file.load(path, FORMAT)
+    found = Checkpoint(path, arrays, *(manifest.get(name) for name in ("configuration", "update", "seconds")))  # type: ignore[arg-type]
+    known = isinstance(found.configuration, dict) and isinstance(found.seconds, int | float)
+    if not known or type(found.update) is not int or found.update != int(path.stem):
         raise ValueError(f"The manifest of {path} does not say of which run and update it is: the file is damaged.")
     return found
 

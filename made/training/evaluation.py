@@ -85,15 +85,14 @@ def load_run(path: str | os.PathLike, seed: int | None = None, allow: Sequence[s
     out = Path(path)
     if not (out / run_dir.RUN).is_file():
         raise ValueError(f"{out} holds no run: give the folder that made train wrote, with its {run_dir.RUN}.")
-    config, seeds = run_dir.configured(out, allow)
+    config, seeds, content = run_dir.configured(out, allow)
     seed = seeds[0] if seed is None else seed
     if seed not in seeds:
         raise ValueError(f"The run in {out} has seeds {seeds[0]} to {seeds[-1]}, and no seed {seed}.")
     found = checkpoint.newest(out / run_dir.CHECKPOINTS)
     if found is None:
         raise ValueError(f"{out} holds no checkpoint to take a policy from: train there first.")
-    written = run_dir.read(out)
-    run_dir.require_same_config(found.manifest["configuration"], written["configuration"], found.path)
+    run_dir.require_same_config(found.configuration, content["configuration"], found.path)
     lane, n = seeds.index(seed), len(seeds)
     if isinstance(config, ControlConfig):
         plan = TrainPlan(config, seeds, config.iterations, config.iterations)  # type: ignore[arg-type]
@@ -105,7 +104,7 @@ def load_run(path: str | os.PathLike, seed: int | None = None, allow: Sequence[s
         spec = state.env.spec._replace(goal=config.bonus.memory.goal(state.env.spec))
     agent = config.agent
     policy = Policy(agent, agent.acting_params(state.agent), agent.carry(spec))
-    return LoadedRun(config, seed, found.update, state, policy, str(written.get("command")))
+    return LoadedRun(config, seed, found.update, state, policy, str(content.get("command")))
 
 
 def play(run: RunConfig, agent: PyTree, bonus: PyTree, n: int, numbers: tuple[int, ...], explore: bool) -> Episodes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from made.core import safe_files
-from made.core.plugins import install
+from made.core.plugins import needs
 
 Line = dict[str, Any]  # seed, update, frames, seconds, and every scalar
 PLACE = ("seed", "update", "frames")  # the position of a line in the run; all else is measured
@@ -45,12 +45,10 @@ class Writer(Protocol):
 
 
 def extra(name: str) -> Any:
-    """The library behind an extra of that name; the error says how to install it."""
+    """The library behind an extra of that name."""
     library = {"tensorboard": "tensorboardX"}.get(name, name)
-    try:
+    with needs(f"--{name}", name, library):
         return importlib.import_module(library)
-    except ImportError:
-        raise ValueError(f"--{name} needs {library}: {install(name)}, or leave --{name} out.") from None
 
 
 class JSONL:

@@ -66,7 +66,21 @@ class RunConfig(Trial):
             )
 
     def start(self, key: Key[Array, ""]) -> "RunState":
-        return start(self, key)
+        """Line 2 of Algorithm 1: no experience yet. Environments that are stepped on the host have no slots."""
+        k_env, k_agent, k_bonus, k_streams, _, k_probes, k_next = jax.random.split(key, 7)
+        env = self.env.sample_task(k_env)
+        spec = env.spec._replace(goal=self.bonus.memory.goal(env.spec))
+        agent, bonus = self.agent.init(k_agent, spec), self.bonus.init(k_bonus, spec)
+        n, streams, reserve = self.n_envs, (), None
+        if not isinstance(env, Hosted):  # slots and pool in one call: a generator of levels is slow to compile
+            pooled = 0 if self.resets_per_update is None else self.pool_per_env * n
+            streams = reset_slots(env, self.agent, self.bonus, bonus, n + pooled, k_streams)
+            if pooled:
+                streams, waiting = (jax.tree.map(lambda x, at=at: x[at], streams) for at in (slice(n), slice(n, None)))
+                reserve = ResetPool(waiting, jnp.zeros(pooled, bool))
+        probe_keys = jax.random.split(k_probes, len(self.probes)) if self.probes else ()
+        probe_states = tuple(probe.init(k, spec) for probe, k in zip(self.probes, probe_keys, strict=True))
+        return RunState(env, agent, bonus, streams, reserve, probe_states, jnp.zeros((), jnp.int32), k_next)  # type: ignore[arg-type]
 
     def advance(self, state: "RunState") -> tuple["RunState", Metrics]:
         return iterate(self, state)
@@ -89,24 +103,6 @@ class RunState(NamedTuple):
     probe_states: tuple[PyTree, ...]
     k: Int[Array, ""]  # iterations done
     key: Key[Array, ""]
-
-
-def start(run: RunConfig, key: Key[Array, ""]) -> RunState:
-    """Line 2 of Algorithm 1: no experience yet. The slots of environments that are stepped on the host are empty."""
-    k_env, k_agent, k_bonus, k_streams, _, k_probes, k_next = jax.random.split(key, 7)
-    env = run.env.sample_task(k_env)
-    spec = env.spec._replace(goal=run.bonus.memory.goal(env.spec))
-    agent, bonus = run.agent.init(k_agent, spec), run.bonus.init(k_bonus, spec)
-    n, streams, reserve = run.n_envs, (), None
-    if not isinstance(env, Hosted):  # slots and pool in one call: a generator of levels is slow to compile
-        pooled = 0 if run.resets_per_update is None else run.pool_per_env * n
-        streams = reset_slots(env, run.agent, run.bonus, bonus, n + pooled, k_streams)
-        if pooled:
-            streams, waiting = (jax.tree.map(lambda x, at=at: x[at], streams) for at in (slice(n), slice(n, None)))
-            reserve = ResetPool(waiting, jnp.zeros(pooled, bool))
-    probe_keys = jax.random.split(k_probes, len(run.probes)) if run.probes else ()
-    probe_states = tuple(probe.init(k, spec) for probe, k in zip(run.probes, probe_keys, strict=True))
-    return RunState(env, agent, bonus, streams, reserve, probe_states, jnp.zeros((), jnp.int32), k_next)  # type: ignore[arg-type]
 
 
 def learn(

@@ -27,8 +27,6 @@ def read_run(folder: Path, configuration: Mapping[str, Any]) -> dict[str, Any] |
 
     A run of another configuration, or a folder that holds something else, is an error.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, not a folder: give another one with --out.")
     if not (folder / RUN).exists():
         names = sorted(os.listdir(folder)) if folder.exists() else []
         # A kill can leave the lock and a part of the first run.json.
@@ -63,9 +61,10 @@ def require_layout(run: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def configured(folder: Path, allow: Sequence[str] = ()) -> tuple[Any, tuple[int, ...]]:
-    """The configuration of a folder's run and its seeds. `allow` is that of `from_dict`."""
-    fields = dict(read(folder)["configuration"])
+def configured(folder: Path, allow: Sequence[str] = ()) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
+    """The configuration of a folder's run, its seeds, and run.json. `allow` is that of `from_dict`."""
+    content = read(folder)
+    fields = dict(content["configuration"])
     seeds = fields.pop("seeds", None)
     try:
         run = from_dict(fields, allow)
@@ -73,7 +72,7 @@ def configured(folder: Path, allow: Sequence[str] = ()) -> tuple[Any, tuple[int,
         raise ValueError(f"{folder / RUN}: {error}") from error
     if not isinstance(run, Trial) or not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
         raise ValueError(f"{folder / RUN} is damaged: its configuration is no run with a list of seeds.")
-    return run, tuple(seeds)
+    return run, tuple(seeds), content
 
 
 def require_same_config(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:

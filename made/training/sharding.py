@@ -192,17 +192,12 @@ def join_processes(hosts: int, host: int, coordinator: str) -> Iterator[None]:
         jax.distributed.shutdown()
 
 
-def is_first() -> bool:
-    """Whether this process is the one that writes."""
-    return jax.process_index() == 0
-
-
 def on_first_process(by_first: Callable[[], T]) -> T | None:
     """What the first process returns, None in the others. If it raises ValueError, every process raises."""
     if jax.process_count() == 1:
         return by_first()
     found, refusal = None, None
-    if is_first():
+    if jax.process_index() == 0:
         try:
             found = by_first()
         except ValueError as error:

@@ -140,7 +140,7 @@ def _restored(plan: TrainPlan, backend: Backend, out: Path) -> TrainState | None
             metrics.replace(metrics.with_name(f"{metrics.name}.damaged"))
         run_dir.truncate_metrics(metrics, 0)
         return None
-    run_dir.require_same_config(found.manifest["configuration"], plan.configuration, found.path)
+    run_dir.require_same_config(found.configuration, plan.configuration, found.path)
     run_dir.resume_metrics(metrics, found.path, found.update)
     return TrainState(checkpoint.restore(found, backend.like()), found.update, found.seconds)
 
@@ -175,44 +175,37 @@ def train(
 
         sharding.on_first_process(write)
 
+    in_main = alone and threading.current_thread() is threading.main_thread()
     try:
-        with _defer_sigterm() if alone else contextlib.nullcontext():
-            while train_state.update < plan.run.iterations:
-                began, before = time.monotonic(), train_state.update
-                train_state, lines = advance_interval(plan, backend, train_state, writers, check)
-                show(lines)
-                due = train_state.update // plan.checkpoint_every > before // plan.checkpoint_every
-                due |= alone and train_state.seconds - since >= plan.checkpoint_seconds
-                late = 2 * time.monotonic() - began > plan.until  # by the end of another interval like this one
-                ends = alone and terminating()
-                if ends or (plan.keep_end if train_state.update >= plan.run.iterations else due or late):
-                    save()
-                    saved, since = train_state.update, train_state.seconds
-                if ends:
-                    each = plan.frames_per_update
-                    frames = f"{train_state.update * each:,} of {plan.run.iterations * each:,}"
-                    raise Terminated(f" at frame {frames}" + (f", with a checkpoint in {out}" if out else ""))
-                if late and train_state.update < plan.run.iterations:
-                    raise TimeLimitReached(f"{train_state.update:,} of {plan.run.iterations:,} updates")
+        if in_main:
+            _deferred.set()
+        while train_state.update < plan.run.iterations:
+            began, before = time.monotonic(), train_state.update
+            train_state, lines = advance_interval(plan, backend, train_state, writers, check)
+            show(lines)
+            due = train_state.update // plan.checkpoint_every > before // plan.checkpoint_every
+            due |= alone and train_state.seconds - since >= plan.checkpoint_seconds
+            late = 2 * time.monotonic() - began > plan.until  # by the end of another interval like this one
+            ends = alone and terminating()
+            if ends or (plan.keep_end if train_state.update >= plan.run.iterations else due or late):
+                save()
+                saved, since = train_state.update, train_state.seconds
+            if ends:
+                each = plan.frames_per_update
+                frames = f"{train_state.update * each:,} of {plan.run.iterations * each:,}"
+                raise Terminated(f" at frame {frames}" + (f", with a checkpoint in {out}" if out else ""))
+            if late and train_state.update < plan.run.iterations:
+                raise TimeLimitReached(f"{train_state.update:,} of {plan.run.iterations:,} updates")
     except KeyboardInterrupt:
         # A state whose arrays a program has taken over in the middle of a log interval cannot be saved.
         donated = any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(train_state.state))
         if alone and train_state.update > saved and not donated:
             save()
         raise
-    return train_state
-
-
-@contextlib.contextmanager
-def _defer_sigterm() -> Iterator[None]:
-    """In the main thread, SIGTERM does not interrupt the block, such as an update; the loop checks `terminating`."""
-    if threading.current_thread() is threading.main_thread():
-        _deferred.set()
-    try:
-        yield
     finally:
-        if threading.current_thread() is threading.main_thread():
+        if in_main:
             _deferred.clear()
+    return train_state
 
 
 def advance_interval(
@@ -230,21 +223,14 @@ def advance_interval(
     if due or update == plan.run.iterations:
         scalars |= jax.tree.map(np.asarray, backend.evaluate(state))
     after = TrainState(state, update, train_state.seconds + time.monotonic() - started)
-    lines = log_records(plan, {**scalars, "frames_per_second": np.full(len(plan.seeds), speed)}, after)
+    place = {"update": update, "frames": update * plan.frames_per_update, "seconds": round(after.seconds, 3)}
+    bonus_coef, lines = float(plan.run.bonus_coef(jnp.asarray(update))), list[Line]()
+    for lane, seed in enumerate(plan.seeds):
+        measured = {name: float(x[lane]) for name, x in scalars.items()}
+        line = {"seed": seed, **place, **measured, "frames_per_second": speed}
+        if "bonus" in scalars:  # of the mean episode
+            line.setdefault("intrinsic_return", bonus_coef * line["bonus"] * line["length"])
+        lines.append(line)
     for writer in writers:
         writer.write(lines)
     return after, lines
-
-
-def log_records(plan: TrainPlan, scalars: dict[str, np.ndarray], train_state: TrainState) -> list[Line]:
-    """One log record a seed: its position in the run, then what was measured since the record before."""
-    lines: list[Line] = []
-    update, bonus_coef = train_state.update, float(plan.run.bonus_coef(jnp.asarray(train_state.update)))
-    for lane, seed in enumerate(plan.seeds):
-        measured = {name: float(x[lane]) for name, x in scalars.items()}
-        if "bonus" in measured:  # what the mean episode earned of it
-            measured.setdefault("intrinsic_return", bonus_coef * measured["bonus"] * measured["length"])
-        place: Line = {"seed": seed, "update": update, "frames": update * plan.frames_per_update}
-        place["seconds"] = round(train_state.seconds, 3)
-        lines.append({**place, **measured})
-    return lines

@@ -155,8 +155,8 @@ def run_plan(plan: TrainPlan, out: Path | None, devices: int | None, session: Se
     """
     with contextlib.ExitStack() as stack:
         if out is not None:  # before a minute of compiling
-            sharding.on_first_process(lambda: run_dir.read_run(out, plan.configuration))
             sharding.on_first_process(lambda: require_dir(out, "--out"))
+            sharding.on_first_process(lambda: run_dir.read_run(out, plan.configuration))
         backend = stack.enter_context(contextlib.closing(_backend(plan, devices, session.report)))
         if out is None:
             run, train_state = None, TrainState(backend.init(), 0, 0.0)
@@ -166,7 +166,7 @@ def run_plan(plan: TrainPlan, out: Path | None, devices: int | None, session: Se
             train_state = train_loop.restore_or_init(plan, backend, out)
         if train_state.update < plan.run.iterations:
             train_state = _train_session(plan, backend, train_state, out, run, session)
-        elif sharding.is_first():
+        elif jax.process_index() == 0:
             session.report(f"{out} holds this run, finished; a larger --steps goes on with it.")
         return train_state._replace(state=backend.fetch(train_state.state))
 
@@ -175,7 +175,7 @@ def _train_session(
     plan: TrainPlan, backend: Backend, started: TrainState, out: Path | None, run: Any, session: Session
 ) -> TrainState:
     """Train from a state to the last update, with metrics, checkpoints and progress."""
-    if not sharding.is_first():
+    if jax.process_index() > 0:
         return train_loop.train(plan, backend, started, out, [], lambda lines: None)
     each = plan.frames_per_update
     frames, last = started.update * each, plan.run.iterations * each

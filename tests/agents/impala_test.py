@@ -16,7 +16,7 @@ from made.core import Space, trees
 from made.core.config import config_id, override, to_dict
 from made.nets.layers import orthogonal_dense
 from made.training.backends.compiled_envs import run_batch
-from made.training.on_policy import RunConfig, improve, start
+from made.training.on_policy import RunConfig, improve
 from made.training.rollout import reset_slots, rollout
 
 TINY = {"channels": (4,), "strides": (2,), "dense": (8,), "width": 6}

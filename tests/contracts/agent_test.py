@@ -11,7 +11,7 @@ from made.agents import make_agent
 from made.bonuses import make_bonus
 from made.core import Agent, trees
 from made.training.backends.compiled_envs import group_by_program, run_batch
-from made.training.on_policy import evaluate, iterate, start
+from made.training.on_policy import evaluate, iterate
 
 NAMES = AGENTS
 LENGTH = {"iterations": 6, "every": 1}
@@ -83,8 +83,8 @@ def test_no_key_is_used_twice(name):
     """JAX raises KeyReuseError while the program is traced and lowered."""
     run = run_of(make_agent(name), make_bonus("made-tabular"))
     with jax.debug_key_reuse(True):
-        jax.eval_shape(lambda key: iterate(run, start(run, key)), jax.random.key(0))
-        jax.jit(lambda key: iterate(run, start(run, key))).lower(jax.random.key(0))
+        jax.eval_shape(lambda key: iterate(run, run.start(key)), jax.random.key(0))
+        jax.jit(lambda key: iterate(run, run.start(key))).lower(jax.random.key(0))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,7 +118,7 @@ def test_a_lane_equals_the_same_run_alone(name, runs, lanes):
     """vmap over stacked runs gives each lane what it would have had by itself."""
     run, step, *_ = runs(name)
     run = eqx.tree_at(lambda r: r.bonus.power, run, jnp.float32(1.0))
-    state, rows = start(run, jax.random.key(3)), []
+    state, rows = run.start(jax.random.key(3)), []
     for _ in range(run.iterations):
         state, metrics = step(run, state)
         rows.append(metrics)
@@ -150,7 +150,7 @@ def test_refuses_an_environment_it_cannot_hold_in_a_table(name):
 def test_every_pair_of_agent_and_bonus_runs(name, bonus):
     """Traced, not compiled: shapes and types fit; a planner that cannot give a bonus what it reads says so."""
     run = run_of(make_agent(name), make_bonus(bonus))
-    state = jax.eval_shape(lambda k: start(run, k), jax.random.key(0))
+    state = jax.eval_shape(lambda k: run.start(k), jax.random.key(0))
     beyond_the_grid = set(run.bonus.reads) - {"obs", "action", "value"}
     without_values = name in ("impala", "ppo") and "value" in run.bonus.reads  # they have no table of V_k to hand out
     if without_values or (beyond_the_grid and hasattr(run.agent, "sweeps")):

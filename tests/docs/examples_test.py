@@ -13,7 +13,7 @@ from made import ValueIteration
 from made.core import Agent, Bonus, Environment, Transition, state_action_grid
 from made.experiments import runner
 from made.experiments.store import Scale, Store
-from made.training.on_policy import RunConfig, iterate, start
+from made.training.on_policy import RunConfig, iterate
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = re.compile(r"```python\n# made/([\w/]+)\.py\n(.*?)```", re.S)
@@ -138,7 +138,7 @@ def test_the_episodic_recipe_is_refused_by_a_planner_as_the_page_says():
     run = run_recipe("bonuses/first_visit")["run"]
     planned = RunConfig(run.env, ValueIteration(), run.bonus, unroll=6)
     with pytest.raises(ValueError, match="FirstVisit reads next_obs, next_note"):
-        jax.eval_shape(lambda key: iterate(planned, start(planned, key)), jax.random.key(0))
+        jax.eval_shape(lambda key: iterate(planned, planned.start(key)), jax.random.key(0))
 
 
 def test_the_agent_recipe_learns():

@@ -10,7 +10,6 @@ import re
 
 import numpy as np
 import pytest
-from made.training.run_batch import group_by_program
 
 from made.core.trial import Record as Recorded
 from made.envs.control import rendering

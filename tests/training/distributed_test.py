@@ -111,7 +111,7 @@ def test_what_the_first_refuses_all_refuse(monkeypatch):
     with pytest.raises(ValueError, match=r"^no$"):
         sharding.on_first_process(refuses)
     assert told == [0], "the others must hear of it, or they wait for ever"
-    monkeypatch.setattr(sharding, "is_first", lambda: False)
+    monkeypatch.setattr(sharding.jax, "process_index", lambda: 1)
     monkeypatch.setattr(sharding, "broadcast", lambda value: np.int32(0))
     with pytest.raises(ValueError, match="The first host rejected this run"):
         sharding.on_first_process(refuses)

@@ -163,6 +163,7 @@ def factor_drives_the_gain(table: Table) -> Verdict:
     fails = not few and any(x.high < 1 for x in ratios)
     return decide(all(x.low > 1 for x in ratios), (*ratios, *alone), missing, fails)
 
+
 def relative(table: Table, task: str) -> dict[str, float]:
     """Median frames to solve over those of the better MADE; infinite where fewer than half of the seeds solve it.
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from made.experiments import plots
 from made.experiments.report import charts
-from made.experiments.store import UNREADABLE, packed
+from made.experiments.store import packed
+from made.experiments.store.files import UNREADABLE
 from made.training import run_dir
 
 _GIF, _PNG = (b"GIF87a", b"GIF89a"), b"\x89PNG\r\n\x1a\n"

@@ -164,19 +164,13 @@ def accumulate(sums: MetricSums, measured: Metrics, k: Int[Array, ""]) -> Metric
         finite = jnp.isfinite(x)
         if is_loss(name):
             bad = jnp.where(finite, bad, jnp.minimum(bad, k))
-        share = jnp.where(finite, mean_weight(name, measured), 0.0).astype(float)
+        # Updates in which few episodes end must not count as much as those in which many end: with long time limits
+        # the few are the early successes, and an unweighted mean of per-update means overstates the return.
+        by_episodes = name in EPISODE_MEANS and "episodes" in measured
+        share = jnp.where(finite, measured["episodes"] if by_episodes else jnp.ones(()), 0.0).astype(float)
         total[name] = sums.total[name] + jnp.where(finite, share * x, 0.0).astype(float)
         weight[name] = sums.weight[name] + share
     return MetricSums(total, weight, bad)
-
-
-def mean_weight(name: str, metrics: Metrics) -> Array:
-    """How much one update counts in the mean of a log interval: its ended episodes for an episode mean, else 1.
-
-    Updates in which few episodes end must not count as much as those in which many end: with long time limits the few
-    are the early successes, and an unweighted mean of per-update means overstates the return.
-    """
-    return metrics["episodes"] if name in EPISODE_MEANS and "episodes" in metrics else jnp.ones(())
 
 
 def means(sums: MetricSums, counted: tuple[str, ...] = ()) -> Metrics:

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from made.core import Metrics, Transition, trees
-from made.envs.host_env import Hosted
 from made.training import memory, sharding
 from made.training.backends import Backend, LogRecord, TrainPlan, compiled_envs
 from made.training.host.bonus import HostBonus, HostRollout
@@ -23,11 +22,7 @@ _APART = 0x686F7374  # sets the seeds of evaluations apart from those of trainin
 
 def source_of(run: RunConfig, bonus_state: PyTree, n: int) -> HostRollout:
     """n environments of a run's task, with its agent and its bonus, before `begin`."""
-    if not isinstance(run.env, Hosted):
-        raise ValueError(
-            f"{type(run.env).__name__} is compiled; name a task of another library, as in gym:CartPole-v1."
-        )
-    env = run.env.vector(n)
+    env = run.env.vector(n)  # type: ignore[attr-defined]
     return HostRollout(env, run.agent, HostBonus(run.bonus, env.spec, n, state=bonus_state), None)
 
 
@@ -50,8 +45,8 @@ class HostBackend(Backend):
         self._sources: dict[int, HostRollout] = {}
         self._evaluator: HostRollout | None = None
         self._begin = jax.jit(compiled_envs.begin, compiler_options=sharding.options(0))
-        quick = sharding.options(1)
-        self._update, self._row = (jax.jit(f, compiler_options=quick) for f in (self._add, compiled_envs.row_of))
+        self._update = jax.jit(self._add, compiler_options=sharding.options(1))
+        self._row = jax.jit(compiled_envs.row_of, compiler_options=sharding.options(1))
 
     def like(self) -> RunState:
         return jax.eval_shape(compiled_envs.begin, self.runs, self.seeds)

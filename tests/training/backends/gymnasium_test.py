@@ -32,7 +32,6 @@ from made.training import evaluation, sharding, train_loop
 from made.training.backends import host_envs
 from made.training.evaluation import Episodes
 from made.training.host.bonus import HostBonus, HostEnvironment, HostRollout
-from made.training.on_policy import start
 
 TASK, CLOCK, N, T = "MiniGrid-Short-v0", 6, 3, 20
 GATED = FirstVisit(HashedCount(bits=8))
@@ -161,7 +160,7 @@ def test_play_tells_one_whole_episode_of_each_environment():
 def test_the_start_has_the_weights_of_a_compiled_run():
     run, key = tiny.run(bonus=GATED), jax.random.key(4)
     there = dataclasses.replace(run, env=Hosted("gym", TASK), resets_per_update=None)
-    ours, theirs = jax.jit(lambda key: (start(there, key).agent, start(run, key).agent))(key)
+    ours, theirs = jax.jit(lambda key: (there.start(key).agent, run.start(key).agent))(key)
     assert_equal(ours, theirs)
 
 
@@ -192,11 +191,9 @@ def test_an_interrupted_run_goes_on_from_its_last_row_with_new_episodes(programs
     assert [line["update"] for line in rows(tmp_path)] == [line["update"] for line in rows(whole[0])]
 
 
-def test_what_cannot_be_spread_or_is_compiled_is_refused():
+def test_what_cannot_be_spread_is_refused():
     with pytest.raises(ValueError, match="--devices 2 spreads compiled environments"):
         host_envs.HostBackend(plan(), 2)
-    with pytest.raises(ValueError, match="Grid is compiled"):
-        host_envs.source_of(tiny.run(), (), 1)
 
 
 # Transfer
