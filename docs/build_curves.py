@@ -110,11 +110,10 @@ def minigrid(found: dict) -> Path:
         MASK,
         NONE,
     ]
-    fig, axes = plots.panels(len(tasks), 2, width=5.8, height=1.9, sharey=True)
+    fig, axes = plots.panels(tasks, 2, x="million frames", y="return", width=5.8, height=1.9, sharey=True)
     for ax, task in zip(axes, tasks, strict=True):
         for label, text, method, line in curves:
             curve(ax, found[f"{task}/{label}"], text, method, line, FRAMES / 1e6)
-        plots.title(ax, task, x="million frames", y="return" if plots.leftmost(ax) else "")
     plots.legend(fig, columns=3)
     path = FIGURES / "minigrid.png"
     fig.savefig(path, dpi=180)

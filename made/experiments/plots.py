@@ -9,7 +9,7 @@ import os
 import re
 import textwrap
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -149,18 +149,20 @@ def figure(
         return fig, fig.subplots(rows, columns, squeeze=False, **options)
 
 
-def panels(count: int, columns: int = 3, **options: Any) -> tuple["Figure", list["Axes"]]:
-    """An empty figure and that many axes, at most `columns` side by side; the options are those of `figure`."""
-    columns = min(columns, count)
+def panels(
+    titles: Collection[str], columns: int = 3, *, x: str = "", y: str = "", **options: Any
+) -> tuple["Figure", list["Axes"]]:
+    """An empty figure with a panel a title, at most `columns` side by side; the options are those of `figure`.
+
+    Only the first panel of a row names the vertical axis.
+    """
+    count, columns = len(titles), min(columns, len(titles))
     fig, axes = figure(-(-count // columns), columns, **options)
-    for ax in axes.reshape(-1)[count:]:
+    for i, (ax, text) in enumerate(zip(axes.flat, titles, strict=False)):
+        title(ax, text, x=x, y="" if i % columns else y)
+    for ax in axes.flat[count:]:
         ax.set_visible(False)
-    return fig, list(axes.reshape(-1)[:count])
-
-
-def leftmost(ax: "Axes") -> bool:
-    """Whether it is the first of its row, which alone names the vertical axis."""
-    return (place := ax.get_subplotspec()) is None or place.is_first_col()
+    return fig, list(axes.flat[:count])
 
 
 def band(

@@ -30,6 +30,13 @@ def table() -> Table:
 NAMES = {"vi/made": "made", "vi/hoeffding": "hoeffding", "vi/none": "none"}
 
 
+def test_panels_have_titles_and_only_the_first_of_a_row_names_the_vertical_axis():
+    fig, axes = plots.panels(["a", "b", "c"], 2, x="steps", y="return")
+    assert [(ax.get_title(), ax.get_xlabel()) for ax in axes] == [("a", "steps"), ("b", "steps"), ("c", "steps")]
+    assert [ax.get_ylabel() for ax in axes] == ["return", "", "return"]
+    assert [ax.get_visible() for ax in fig.axes] == [True, True, True, False]
+
+
 def drawn(table: Table):
     fig, axes = plots.figure(1, 2)
     plots.curves(axes[0, 0], table, ["vi/made", "vi/hoeffding"], "return", NAMES, rng=np.random.default_rng(1))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from made.experiments.statistics import Interval
-from made.experiments.types import Effect, Verdict, effects_of, few_seeds
+from made.experiments.types import Effect, Verdict, decide, effects_of, few_seeds
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,11 @@ def test_intervals_without_a_seed_are_no_effects_and_count_as_missing_seeds():
     none, some = (Interval(math.nan, math.nan, math.nan, n) for n in (0, 1))
     assert [effect.name for effect in effects_of({"a": none, "b": some}, "return")] == ["b"]
     assert few_seeds(7, 0) == ("0 of 5 seeds",) and few_seeds(5, 9) == few_seeds() == ()
+
+
+def test_a_rule_holds_or_fails_only_where_nothing_is_missing_unless_it_fails_whatever_is_missing():
+    effect, lack = Effect("vi", 1.0), ("2 of 5 seeds",)
+    assert decide(True, [effect]) == Verdict(True, (effect,)) and decide(False, [effect]) == Verdict(False, (effect,))
+    assert decide(True, [effect], lack) == decide(False, [effect], lack) == Verdict(None, (effect,), missing=lack)
+    assert decide(True, [], lack, fails=True) == Verdict(False) and decide(False, [], fails=False).holds is None
+    assert Verdict(True, (effect,)).also(effect).effects == (effect, effect)

@@ -75,8 +75,8 @@ def _returns_figure(
 
     A circle ends a run that is not whole, and the axis reaches to where it was to end.
     """
-    fig, axes = plots.panels(len(panels), height=2.7)
-    for ax, (title, (level, looks)) in zip(axes, panels.items(), strict=True):
+    fig, axes = plots.panels(panels, x="environment steps", y="return", height=2.7)
+    for ax, (level, looks) in zip(axes, panels.values(), strict=True):
         for label, look in looks.items():
             at, curves = shared.evaluations(table, label)
             middle = plots.interval_band(ax, at, curves, look)
@@ -87,7 +87,6 @@ def _returns_figure(
         ax.axhline(level, color="#888888", linewidth=0.6, linestyle=":")
         ax.set_ylim(bottom=0)
         plots.step_axis(ax)
-        plots.title(ax, title, x="environment steps", y="return" if plots.leftmost(ax) else "")
     plots.legend(fig)
     labels = [label for _, looks in panels.values() for label in looks]
     text += " A circle ends runs that are not whole." * any(shared.is_partial(table, one) for one in labels)
@@ -244,7 +243,7 @@ def draw_predictions(table: Table) -> list[PaperFigure]:
                     strip.imshow(np.concatenate(rows), interpolation="nearest", aspect="equal")
         fields = list(axes[:, 1])
     else:
-        fig, fields = plots.panels(len(labels), height=2.2)
+        fig, fields = plots.panels(labels, height=2.2)
     for label, ax in zip(labels, fields, strict=True):
         both = [np.concatenate([x[-1] for x in table.snapshots(label, f"dream/{name}")]) for name in _MODEL_AXES]
         ends = (float(np.min(both)), float(np.max(both)))

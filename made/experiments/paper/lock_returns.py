@@ -184,13 +184,12 @@ def traps_the_greedy(table: Table) -> Verdict:
 def draw(table: Table) -> list[PaperFigure]:
     setting = table.tag("lock")[0]
     best = best_return(setting.H, setting.p)
-    fig, axes = plots.figure(1, 3, height=2.6, sharey=True)
-    for ax, (algorithm, title) in zip(axes[0], ALGORITHMS.items(), strict=True):
+    fig, axes = plots.panels(ALGORITHMS.values(), x="episodes", y="return", height=2.6, sharey=True)
+    for ax, algorithm in zip(axes, ALGORITHMS, strict=True):
         shown = [*METHODS, "made-geometric"] + (["greedy"] if algorithm == "vi" else [])
         names = {f"{setting}/{algorithm}/{method}": str(method) for method in shown}
         plots.curves(ax, table, list(names), "return", names, rng=types.rng())
         ax.axhline(best, color="black", linewidth=0.8, linestyle=":", label="best policy")
-        plots.title(ax, title, x="episodes", y="return" if algorithm == "vi" else "")
     plots.legend(fig, columns=4)
     n = len(table.seeds(f"{setting}/vi/{MADE_B}"))
     window = int(table.curves(f"{setting}/vi/{MADE_B}", "return")[0][0])

@@ -56,12 +56,11 @@ def density_trials(scale: Scale) -> dict[str, Trial]:
 
 def _draw(table: Table, name: str, panels: dict[str, list[Label]], tag: str, text: str) -> list[PaperFigure]:
     """A panel with a band for each label, named by one of its tags."""
-    fig, axes = plots.panels(len(panels), height=2.8, sharey=True)
-    for ax, (title, labels) in zip(axes, panels.items(), strict=True):
+    fig, axes = plots.panels(panels, x="frames", y="return", height=2.8, sharey=True)
+    for ax, labels in zip(axes, panels.values(), strict=True):
         for one, color in zip(labels, itertools.cycle(plots.CYCLE), strict=False):
             plots.range_band(ax, *shared.returns(table, one), plots.Style(one.tags[tag], color))
         plots.step_axis(ax)
-        plots.title(ax, title, x="frames", y="return" if plots.leftmost(ax) else "")
     plots.legend(fig)
     text += f" Mean return of {min(table.seed_counts())} seeds, the band from the least to the largest."
     return [PaperFigure(name, fig, plots.caption(fig, text))]

@@ -195,12 +195,11 @@ def made_needs_fewest(table: Table) -> Verdict:
 
 def draw(table: Table) -> list[PaperFigure]:
     names = shared.tasks(table)
-    fig, axes = plots.panels(len(names), 2, height=2.3, sharey=True)
+    fig, axes = plots.panels(names, 2, x="frames", y="return", height=2.3, sharey=True)
     for ax, task in zip(axes, names, strict=True):
         for method in shared.methods(table, task):
             plots.interval_band(ax, *shared.returns(table, f"{task}/{method}"), plots.style_of(method), "iqm")
         plots.step_axis(ax)
-        plots.title(ax, task, x="frames", y="return" if plots.leftmost(ax) else "")
     plots.legend(fig, 3)
     text = (
         "IMPALA with each bonus, at the strength and learning rate chosen for it on other seeds, or on the nearest task "
@@ -230,7 +229,7 @@ def tables(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
 
 def draw_sample_size(table: Table) -> list[PaperFigure]:
     names = shared.tasks(table, *MADES)
-    fig, axes = plots.panels(len(names), height=2.6, sharey=True)
+    fig, axes = plots.panels(names, y="frames, relative to MADE", height=2.6, sharey=True)
     for ax, task in zip(axes, names, strict=True):
         ratios = relative(table, task)
         top = 1.25 * max([x for x in ratios.values() if np.isfinite(x)], default=1.0)
@@ -241,7 +240,6 @@ def draw_sample_size(table: Table) -> list[PaperFigure]:
             ax.text(i, top if fails else x, "\u221e" if fails else f"{x:.1f}", ha="center", va="bottom", fontsize=6)
         ax.set_xticks([])
         ax.axhline(1, color="#888888", linewidth=0.6)
-        plots.title(ax, task, y="frames, relative to MADE" if plots.leftmost(ax) else "")
     plots.legend(fig)
     text = (
         f"Median frames until the mean return is above {shared.SOLVED}, over those of the better of MADE and first-visit MADE; "

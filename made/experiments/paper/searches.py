@@ -138,14 +138,13 @@ def choose_control(table: Table) -> dict[str, dict[str, float]]:
 
 def draw_control(table: Table) -> list[PaperFigure]:
     names = table.tag("task")
-    fig, axes = plots.panels(len(names), height=2.7)
+    fig, axes = plots.panels(names, x="bonus coefficient", y="return over the run", height=2.7)
     for ax, task in zip(axes, names, strict=True):
         lines: dict = {}
         for one in table.select(task=task):
             returns, look = control.average(table, one), control.LOOKS.get(one.tags["method"], one.tags["method"])
             lines.setdefault((look, True), {})[one.tags["tau"]] = (returns, np.zeros(len(returns), bool))
         _panel(ax, lines)
-        plots.title(ax, task, x="bonus coefficient", y="return over the run" if plots.leftmost(ax) else "")
     plots.legend(fig)
     seeds = len(table.seeds(table.labels()[0]))
     text = f"The search: mean return over all evaluations against the bonus coefficient, a mark a seed ({seeds}) and a line through their means."
