@@ -122,9 +122,7 @@ class IMPALA(Agent):
         """Where the return of each value ends; that of the bonus does not unless `episodic_intrinsic`."""
         return jnp.stack([ends, ends & self.episodic_intrinsic][: self.heads], -1)
 
-    def loss(
-        self, net: PolicyNet, batch: Transition, rewards: Float[Array, "T N heads"]
-    ) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, net: PolicyNet, batch: Transition, rewards: Float[Array, "T N heads"]) -> tuple[Array, Metrics]:
         """The loss of one batch [T, N], summed over time and averaged over environments, and its parts."""
         first, fresh = trees.index(batch.extras.carry, 0), episode_starts(batch)
         carry, logits, value = net.unroll(first, batch.obs, batch.note.goal, fresh)

@@ -18,6 +18,7 @@ from made.nets.layers import Dense, as_vector, check_precision, orthogonal_dense
 from made.nets.recurrent import GATES, Carry, Recurrent
 
 KERNEL = 3
+Carries = tuple[Carry, ...]  # of all recurrent layers
 GAIN = math.sqrt(2)  # of the initial weights before a ReLU, as in RIDE's code
 
 
@@ -65,7 +66,7 @@ class Layout(eqx.Module):
             )
         check_precision(self)
 
-    def blank(self) -> tuple[Carry, ...]:
+    def blank(self) -> Carries:
         """The recurrent state at the start of an episode, one part for each layer."""
         parts = {"lstm": 2, "gru": 1}.get(self.memory, 0)
         return tuple((jnp.zeros(self.width),) * parts for _ in range(self.layers if parts else 0))
@@ -148,7 +149,7 @@ class PolicyNet(eqx.Module):
             x = jax.nn.elu(layer(x))
         return x.reshape((*x.shape[:-3], -1))
 
-    def step(self, carry: tuple[Carry, ...], obs: PyTree, goal: PyTree) -> tuple[tuple[Carry, ...], Array, Array]:
+    def step(self, carry: Carries, obs: PyTree, goal: PyTree) -> tuple[Carries, Array, Array]:
         """One step: (carry, logits, values)."""
         net, after = self.cast(), []
         x = net.features(obs, goal)
@@ -159,8 +160,8 @@ class PolicyNet(eqx.Module):
         return tuple(after), *self.heads(x)
 
     def unroll(
-        self, carry: tuple[Carry, ...], obs: PyTree, goal: PyTree, fresh: Bool[Array, "T N"]
-    ) -> tuple[tuple[Carry, ...], Float[Array, "T N a"], Float[Array, "T N v"]]:
+        self, carry: Carries, obs: PyTree, goal: PyTree, fresh: Bool[Array, "T N"]
+    ) -> tuple[Carries, Array, Array]:
         """All steps of an unroll, leaves [T, N, ...]; the carry is reset where `fresh`."""
         net, after = self.cast(), []
         x = net.features(obs, goal)
@@ -169,9 +170,7 @@ class PolicyNet(eqx.Module):
             after.append(tuple(p.astype(jnp.float32) for p in part))
         return tuple(after), *self.heads(x)
 
-    def successor_values(
-        self, carry: tuple[Carry, ...], batch: Transition, fresh: Bool[Array, "T N"]
-    ) -> Float[Array, "T N v"]:
+    def successor_values(self, carry: Carries, batch: Transition, fresh: Bool[Array, "T N"]) -> Float[Array, "T N v"]:
         """The values of the true successors, from the recurrent states before any reset."""
         net = self.cast()
         x, ahead = net.features(batch.obs, batch.note.goal), net.features(batch.next_obs, batch.next_note.goal)

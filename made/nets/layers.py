@@ -189,9 +189,7 @@ def convolve(layer: eqx.nn.Conv2d, x: Float[Array, "h w c"], products: bool = Fa
     return seen @ filters + layer.bias.reshape(-1)  # type: ignore[union-attr]
 
 
-def convolved(
-    x: Float[Array, "h w c"], kernel: Float[Array, "k l c o"], stride: Sequence[int], padding: Any
-) -> Float[Array, "i j o"]:
+def convolved(x: Float[Array, "h w c"], kernel: Float[Array, "k l c o"], stride: Sequence[int], padding: Any) -> Array:
     """XLA's own convolution of one image, channels last."""
     return jax.lax.conv_general_dilated(x[None], kernel, stride, padding, dimension_numbers=CHANNELS_LAST)[0]
 

@@ -64,9 +64,7 @@ class Leaf(NamedTuple):
         ones = [jax.nn.one_hot(jnp.clip(channels[:, i], 0, n - 1), n) for i, n in enumerate(self.sizes)]
         return jnp.concatenate(ones, -1).reshape(-1)
 
-    def score(
-        self, answer: Float[Array, " size"], shown: Float[Array, " size"], log_scale: Float[Array, " scales"]
-    ) -> Float[Array, ""]:
+    def score(self, answer: Float[Array, " size"], shown: Float[Array, " size"], log_scale: Array) -> Float[Array, ""]:
         """log p(x | answer), summed over entries.
 
         values: sum_i log softmax(answer_i)[x_i];  else: sum_i log N(x_i; answer_i, (0.02 + exp(log_scale))^2)
@@ -118,9 +116,7 @@ class ObservationModel(NamedTuple):
         ends = np.cumsum(sizes or [leaf.size for leaf in self.leaves])[:-1]
         return jnp.split(x, ends.tolist())
 
-    def log_likelihood(
-        self, answer: Float[Array, " size"], shown: Float[Array, " size"], log_scale: Float[Array, " scales"]
-    ) -> Float[Array, ""]:
+    def log_likelihood(self, answer: Float[Array, " size"], shown: Float[Array, " size"], log_scale: Array) -> Array:
         """log p(observation, action | answer): the sum over leaves."""
         scales = jnp.split(log_scale, np.cumsum([leaf.scales for leaf in self.leaves])[:-1].tolist())
         each = zip(self.leaves, self.parts(answer), self.parts(shown), scales, strict=True)

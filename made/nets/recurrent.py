@@ -118,10 +118,8 @@ class Recurrent(eqx.Module):
         """One step, for any leading axes; the output is the first part of the carry."""
         return cell(self.kind, self.weights, x @ self.inputs + self.bias, carry)
 
-    def unroll(
-        self, carry: Carry, xs: Float[Array, "T N i"], fresh: Bool[Array, "T N"]
-    ) -> tuple[Carry, Float[Array, "T N h"]]:
-        """All steps of an unroll; where `fresh`, an episode begins and the carry is blank before the step."""
+    def unroll(self, carry: Carry, xs: Float[Array, "T N i"], fresh: Bool[Array, "T N"]) -> tuple[Carry, Array]:
+        """(last carry, outputs [T, N, h]); the carry is blank before a step where `fresh`: an episode begins."""
         return unrolled(self.kind, self.weights, xs @ self.inputs + self.bias, carry, fresh)
 
     def carries(self, carry: Carry, xs: Float[Array, "T N i"], fresh: Bool[Array, "T N"]) -> Carry:

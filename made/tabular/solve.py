@@ -3,7 +3,7 @@
 Every function works on one MDP, under jit, vmap and (where no argmax is taken) grad.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -77,9 +77,7 @@ def occupancy(mdp: MDP, policy: Float[Array, "S A"]) -> Float[Array, "S A"]:
     return _occupancy_from(mdp, policy, mdp.rho)
 
 
-def pair_occupancy(
-    mdp: MDP, policy: Float[Array, "S A"], state: Int[Array, ""] | int, action: Int[Array, ""] | int
-) -> Float[Array, "S A"]:
+def pair_occupancy(mdp: MDP, policy: Float[Array, "S A"], state: Any, action: Any) -> Float[Array, "S A"]:
     """d^pi_{s',a'} of Appendix C: the visitation density given s_0 = s' and a_0 = a', t = 0 included.
 
     d_{s',a'} = (1 - gamma) 1[s', a'] + gamma d^pi started from P(. | s', a').

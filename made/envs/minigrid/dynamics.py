@@ -55,9 +55,7 @@ def look_up(table: np.ndarray, index: Array) -> Array:
     return jnp.asarray(table).at[index].get(mode="promise_in_bounds")
 
 
-def act(
-    state: GridState, action: Int[Array, ""], stride: int, max_steps: int | Int[Array, ""]
-) -> tuple[GridState, Step]:
+def act(state: GridState, action: Int[Array, ""], stride: int, max_steps: int | Array) -> tuple[GridState, Step]:
     """One action of one agent, without an observation. Reward of a success at step t: 1 - 0.9 t / max_steps."""
     action, facing = action.astype(jnp.int32), state.direction.astype(jnp.int32)
     step_x, step_y = (_of_four(facing, *steps) for steps in zip(*tile_codes.STEPS, strict=True))
@@ -87,9 +85,7 @@ def act(
     return following, outcome
 
 
-def _interact(
-    cell: UInt8[Array, ""], hand: UInt8[Array, ""], action: Int[Array, ""]
-) -> tuple[UInt8[Array, ""], UInt8[Array, ""]]:
+def _interact(cell: UInt8[Array, ""], hand: UInt8[Array, ""], action: Int[Array, ""]) -> tuple[Array, Array]:
     """(the cell ahead, the hand) after an action."""
     empty = hand == tile_codes.EMPTY
     fits = hand == cell - np.uint8(tile_codes.LOCKED - tile_codes.KEY)

@@ -20,7 +20,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int, Key, UInt32
 
 from made.core import hashing
-from made.envs.minigrid.packed_rooms import SIDE, SMALLEST, Word, first_room, furnish, one_try, threefry
+from made.envs.minigrid.packed_rooms import SIDE, SMALLEST, Word, Words, first_room, furnish, one_try, threefry
 from made.envs.minigrid.tile_codes import Level, Maker
 
 TRIES = 8  # for each room but the first
@@ -104,9 +104,7 @@ def chains(
     return lax.while_loop(lambda search: search.count < n, one_round, search).found[:, :n]
 
 
-def _attempts(
-    search: Search, seed: tuple[Array, Array], rooms: int, largest: int, block: int
-) -> tuple[Array, Array, Array]:
+def _attempts(search: Search, seed: Words, rooms: int, largest: int, block: int) -> tuple[Array, Array, Array]:
     """One round of attempts: the table of those that succeed, one to spare, and how many succeed."""
 
     def begin(b, table):
@@ -185,9 +183,7 @@ def places(alive: Bool[Array, " B"], size: int) -> tuple[Int[Array, " m"], Int[A
     return order, ones.sum(dtype=jnp.uint32).astype(jnp.int32)
 
 
-def next_room(
-    old: UInt32[Array, "k B"], k: Array | int, seed: tuple[Array, Array], largest: int, scratch: Array
-) -> UInt32[Array, "4 B"]:
+def next_room(old: UInt32[Array, "k B"], k: Array | int, seed: Words, largest: int, scratch: Array) -> Array:
     """The room that follows in each chain, or 0 where eight tries did not find one, as the first row of the scratch.
 
     `old` has the numbers of the attempts and then their rooms, k of them; what stands behind them does not count.
@@ -246,9 +242,7 @@ def chains_at_once(key: Key[Array, ""], n: int, rooms: int, largest: int) -> UIn
     return lax.while_loop(lambda search: search[2] < n, one_round, search)[3][:, :n]
 
 
-def some_room(
-    numbers: UInt32[Array, " L"], chain: list[UInt32[Array, " L"]], seed: tuple[Array, Array], largest: int
-) -> UInt32[Array, " L"]:
+def some_room(numbers: UInt32[Array, " L"], chain: list[Array], seed: Words, largest: int) -> UInt32[Array, " L"]:
     """The same as `next_room`, from the rooms of each chain.
 
     All eight tries in one go are a half faster still, but take four times as long to compile.

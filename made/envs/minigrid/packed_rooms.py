@@ -21,6 +21,7 @@ SIDE = 25  # of the whole grid
 SMALLEST = 4
 
 Word = np.uint32
+Words = tuple[Array, Array]
 _ROOM = Word(1 << 31)
 _GUARDS = Word(sum(32 << shift for shift in (0, 6, 12, 18)))
 _FIELD = Word(31)
@@ -28,9 +29,7 @@ _HALF = Word(0xFFF)  # the two fields of one axis
 _PAIRS = Word(0x3F03F)  # the first field of each axis
 
 
-def threefry(
-    seed: tuple[Array, Array], a: UInt32[Array, " B"], b: UInt32[Array, " B"], rounds: int = 13
-) -> tuple[Array, Array]:
+def threefry(seed: Words, a: UInt32[Array, " B"], b: UInt32[Array, " B"], rounds: int = 13) -> Words:
     """Two random words for each pair of counters: Threefry-2x32, whose 13 rounds are the least that pass BigCrush.
 
     `jax.random` numbers its draws by their place in an array; here the counters say what they are for.
@@ -47,7 +46,7 @@ def threefry(
     return a, b
 
 
-def first_room(number: UInt32[Array, " B"], seed: tuple[Array, Array], largest: int) -> UInt32[Array, " B"]:
+def first_room(number: UInt32[Array, " B"], seed: Words, largest: int) -> UInt32[Array, " B"]:
     """The first room of each attempt: a corner anywhere, a random size, among those that fit in the grid.
 
     Attempts whose first room does not fit come to nothing, so they are left out from the start. The last row of the
@@ -71,9 +70,7 @@ def _span(word: UInt32[Array, " B"], largest: int, limit: int) -> tuple[Array, A
     return begin, begin + size
 
 
-def one_try(
-    chain: list[UInt32[Array, " B"]], last: UInt32[Array, " B"], k: Array | int, word: UInt32[Array, " B"], largest: int
-) -> UInt32[Array, " B"]:
+def one_try(chain: list[Array], last: Array, k: Array | int, word: UInt32[Array, " B"], largest: int) -> Array:
     """One try at a room behind the last of the k rooms of the chain, or 0 where it does not fit.
 
     A try draws the wall to leave by (any but the one entered by), the place of the door in it, the sizes of the

@@ -4,7 +4,7 @@ A tile is drawn at three times its size, shape over shape, and averaged down, as
 here equals the package's `env.render()`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import jax
@@ -80,7 +80,7 @@ _SHAPES: dict[int, list[tuple[Number, ...]]] = {
 def _thing(canvas: _Canvas, code: int) -> None:
     kind = tile_codes.BOX if tile_codes.BOX <= code < tile_codes.CLOSED else code - code % 8
     for *where, shade in _SHAPES.get(kind, ()):
-        shape = canvas.circle if len(where) == 3 else canvas.rectangle
+        shape: Callable[..., None] = canvas.circle if len(where) == 3 else canvas.rectangle
         shape(*where, [shade * part for part in _RGB[code % 8]])
     if code == tile_codes.LAVA:
         canvas.rectangle(0, 1, 0, 1, _ORANGE)

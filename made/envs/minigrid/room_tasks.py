@@ -254,9 +254,7 @@ class Maze(WordMaker):
         agent = rooms.place_agent(grid.walls(), grid, things, *self.agent_room, words[27])
         return rooms.draw(grid.walls(), things, agent, TARGET)
 
-    def _quarter(
-        self, grid: RoomGrid, side: int, cells: Array, colors: list[Array], words: UInt32[Array, "2"]
-    ) -> Things:
+    def _quarter(self, grid: RoomGrid, side: int, cells: Array, colors: list[Array], words: Array) -> Things:
         """The locked doors of one quarter, the balls before them, and their keys."""
         (i, j), doors, things = SIDES[side], (), ()
         ways = zip((side - 1, side + 1), words, strict=True)

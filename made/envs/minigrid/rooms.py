@@ -15,7 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Key, UInt8, UInt32
+from jaxtyping import Array, Bool, Int, Key, UInt32
 
 from made.envs.minigrid.tile_codes import CLOSED, DOWN, EMPTY, LEFT, LOCKED, RIGHT, STEPS, UP, WALL, Level, Maker
 
@@ -115,9 +115,7 @@ def free(things: Things, cells: Int[Array, " m"]) -> Bool[Array, " m"]:
     return ~sum((cells == cell for cell, _ in things), jnp.zeros(cells.shape, bool))
 
 
-def place_in_room(
-    grid: RoomGrid, things: Things, i: Number, j: Number, code: Number, word: UInt32[Array, ""]
-) -> Things:
+def place_in_room(grid: RoomGrid, things: Things, i: Number, j: Number, code: Number, word: Array) -> Things:
     """The things with one more, on a free cell within the walls of room (i, j), which may be traced.
 
     It is not next to the middle of the grid, where the package has the agent until it is placed (`reject_next_to`).
@@ -140,9 +138,7 @@ def door(cell: Number, color: Number, locked: bool = False, there: Number = True
     return jnp.where(there, cell, NOWHERE), (LOCKED if locked else CLOSED) + color
 
 
-def place_agent(
-    walls: np.ndarray, grid: RoomGrid, things: Things, i: int, j: int, word: UInt32[Array, ""]
-) -> tuple[Int[Array, ""], Int[Array, ""], Int[Array, ""]]:
+def place_agent(walls: np.ndarray, grid: RoomGrid, things: Things, i: int, j: int, word: Array) -> tuple[Array, ...]:
     """(x, y, direction) of the agent: a free cell in the bounds of room (i, j), looking at no thing.
 
     The bounds are the room's walls, so a cell where a wall was taken away will do.
@@ -180,9 +176,7 @@ def connect_all(grid: RoomGrid, start: tuple[int, int], turns: UInt32[Array, " p
     return (turns != OPEN_WAY) & (turns <= reached.max())
 
 
-def draw(
-    walls: np.ndarray | UInt8[Array, "H W"], things: Things, agent: tuple[Number, Number, Number], target: Number
-) -> Level:
+def draw(walls: np.ndarray | Array, things: Things, agent: Sequence[Number], target: Number) -> Level:
     """The level: the walls, the things in their cells (no two in one, see `put`) and the agent."""
     cells = jnp.stack([jnp.asarray(cell, jnp.int32) for cell, _ in things])
     codes = jnp.stack([jnp.asarray(code).astype(jnp.uint8) for _, code in things])
