@@ -48,7 +48,9 @@ def test_the_learner_finds_the_probabilities_that_the_actor_wrote_down(memory, l
 def _unrolled(net, batch):
     done = batch.terminated | batch.truncated
     fresh = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
-    return net.unroll(trees.index(batch.extras.carry, 0), batch.obs, (), fresh)
+    return quick(lambda net, *given: net.unroll(*given[:2], (), given[2]))(
+        net, trees.index(batch.extras.carry, 0), batch.obs, fresh
+    )
 
 
 @pytest.mark.parametrize("memory, layers", [("lstm", 2), ("gru", 1), ("", 1)])
@@ -63,7 +65,8 @@ def test_a_truncated_step_bootstraps_from_the_value_of_its_true_successor(memory
     batch = batch._replace(extras=batch.extras._replace(carry=jax.tree.map(lambda x: x + 0.3, batch.extras.carry)))
     some = jnp.arange(20)[:, None] == jnp.array([2, 8, 13])
     batch = batch._replace(terminated=batch.terminated | some)
-    rewards = agent.streams(batch, batch.reward + 0.3)
+    rewards = np.asarray(agent.streams(batch, batch.reward + 0.3))
+    batch = jax.tree.map(np.asarray, batch)  # each index of an array of JAX's is a program
     assert bool((batch.truncated & ~batch.terminated)[:-1].any())
     net = eqx.tree_at(lambda net: net.value.bias, state.net, state.net.value.bias + 1)  # so that bootstrapping matters
     aims = {False: np.zeros((20, 3, heads)), True: np.zeros((20, 3, heads))}
@@ -74,7 +77,7 @@ def test_a_truncated_step_bootstraps_from_the_value_of_its_true_successor(memory
         for t in range(20):
             here, action = batch.obs[t, n], batch.action[t, n]
             carry, logits, values[t, n] = step(carry, here)
-            ratios[t] = np.exp(jax.nn.log_softmax(logits)[action] - batch.extras.log_prob[t, n])
+            ratios[t] = np.exp(np.asarray(jax.nn.log_softmax(logits))[action] - batch.extras.log_prob[t, n])
             gone.append(np.asarray(step(carry, batch.next_obs[t, n])[2]))
             if bool(batch.terminated[t, n] | batch.truncated[t, n]):
                 carry = blank
@@ -94,7 +97,7 @@ def test_a_truncated_step_bootstraps_from_the_value_of_its_true_successor(memory
     losses = {}
     for bootstraps, aim in aims.items():
         chosen = dataclasses.replace(agent, bootstrap_truncated=bootstraps)
-        losses[bootstraps] = float(chosen.loss(net, batch, rewards)[1]["baseline_loss"])
+        losses[bootstraps] = float(quick(chosen.loss)(net, batch, rewards)[1]["baseline_loss"])
         assert losses[bootstraps] == pytest.approx(0.5 * ((aim - values) ** 2).sum(-1).mean(), rel=1e-4)
     assert losses[True] != pytest.approx(losses[False], rel=0.05)
 
@@ -115,7 +118,8 @@ def test_bootstrapping_at_truncation_is_chosen_by_name_and_leaves_run_ids_as_the
 def test_one_update_is_rmsprop_on_the_clipped_gradient():
     agent = IMPALA(Layout(**TINY), learning_rate=1e-2, clip_gradient=0.01)
     state, batch = collected(agent, small_grid())
-    gradient = jax.grad(lambda net: agent.loss(net, batch, agent.streams(batch, batch.reward + 0.3))[0])(state.net)
+    loss = lambda net, batch: agent.loss(net, batch, agent.streams(batch, batch.reward + 0.3))[0]  # noqa: E731
+    gradient = quick(jax.grad(loss))(state.net, batch)
     norm = np.sqrt(sum(float(jnp.sum(g**2)) for g in jax.tree.leaves(gradient)))
     assert norm > 0.01
     after, metrics = quick(lambda s, b: agent.update(s, b, lambda b: b.reward + 0.3, None))(state, batch)
@@ -148,8 +152,8 @@ def test_actors_lag_behind_by_as_many_updates_as_asked():
     assert eqx.tree_equal(trees.index(state.older, 0), nets[1])
     obs = trees.index(trees.index(batch.obs, 0), 0)
     blank = agent.carry(small_grid().spec)
-    _, action, acted = agent.act(state, blank, obs, (), jax.random.key(0))
-    wanted = jax.nn.log_softmax(nets[1].step(blank, obs, ())[1])[action]
+    _, action, acted = quick(lambda s, obs: agent.act(s, blank, obs, (), jax.random.key(0)))(state, obs)
+    wanted = jax.nn.log_softmax(quick(lambda net, obs: net.step(blank, obs, ()))(nets[1], obs)[1])[action]
     assert float(acted.log_prob) == pytest.approx(float(wanted), abs=1e-6)
 
 

@@ -43,7 +43,7 @@ def test_the_learner_recomputes_the_log_probabilities_of_the_actor(memory, layer
     agent = PPO(Layout(**TINY, memory=memory, layers=layers))
     state, batch = collected(agent, env())
     assert bool((batch.terminated | batch.truncated)[:-1].any())
-    samples = agent.samples(state.params.net, batch, batch.reward)
+    samples = quick(agent.samples)(state.params.net, batch, batch.reward)
     first = trees.index(batch.extras.carry, 0)
     _, metrics = quick(agent.loss)(state.params, samples, first)
     assert float(metrics["approx_kl"]) == pytest.approx(0, abs=1e-5) and float(metrics["clip_fraction"]) == 0
@@ -61,8 +61,9 @@ def test_targets_equal_the_recursion_over_steps_of_the_network(memory, layers, e
     some = jnp.arange(20)[:, None] == jnp.array([2, 8, 13])  # more ends, some of them beside a truncation
     batch = batch._replace(terminated=batch.terminated | some)
     batch = batch._replace(truncated=(batch.truncated | (jnp.arange(20)[:, None] == 19)) & ~batch.terminated)
-    found = agent.samples(state.params.net, batch, batch.reward + 0.3)
-    step = jax.jit(lambda carry, obs: state.params.net.step(carry, obs, ()))
+    found = quick(agent.samples)(state.params.net, batch, batch.reward + 0.3)
+    found, batch = jax.tree.map(np.asarray, (found, batch))  # each index of an array of JAX's is a program
+    step = quick(lambda carry, obs: state.params.net.step(carry, obs, ()))
     assert int(batch.truncated.sum(0).max()) > 1
     value, rewards = np.asarray(batch.extras.value), np.stack([batch.reward, np.full((20, 3), 0.3)], -1)
     for n in range(3):
@@ -91,14 +92,15 @@ def test_the_loss_is_that_of_the_paper(clip_range_value, normalize):
         FEED_FORWARD, clip_range=0.05, clip_range_value=clip_range_value, normalize_advantage=normalize, entropy=0.1
     )
     state, batch = collected(agent, Walk())
-    samples = agent.samples(state.params.net, batch, batch.reward)
+    samples = quick(agent.samples)(state.params.net, batch, batch.reward)
     moved = eqx.tree_at(
         lambda p: (p.net.policy.bias, p.net.value.bias),
         state.params,
         (jnp.array([0.2, -0.1]), state.params.net.value.bias + 0.1),
     )
     loss, metrics = quick(agent.loss)(moved, samples, ())
-    logits, value = map(np.asarray, moved.net.unroll((), batch.obs, (), samples.fresh)[1:])
+    unrolled = quick(lambda net, obs, fresh: net.unroll((), obs, (), fresh))(moved.net, batch.obs, samples.fresh)
+    logits, value = map(np.asarray, unrolled[1:])
     p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     chosen = np.take_along_axis(p, np.asarray(batch.action)[..., None], -1)[..., 0]
     ratio, advantage = chosen / np.exp(np.asarray(samples.log_prob)), np.asarray(samples.advantage)
@@ -117,9 +119,9 @@ def test_the_loss_is_that_of_the_paper(clip_range_value, normalize):
 def test_a_step_is_adam_on_the_clipped_gradient():
     agent = PPO(FEED_FORWARD, epochs=1, minibatches=1, learning_rate=0.01, max_grad_norm=0.1)
     state, batch = collected(agent, Walk())
-    samples = agent.samples(state.params.net, batch, batch.reward)
+    samples = quick(agent.samples)(state.params.net, batch, batch.reward)
     flat = jax.tree.map(lambda x: x.reshape((1, -1, *x.shape[2:])), samples)
-    gradient = jax.grad(lambda p: agent.loss(p, flat, ())[0])(state.params)
+    gradient = quick(jax.grad(lambda p: agent.loss(p, flat, ())[0]))(state.params)
     norm = np.sqrt(sum(float((g**2).sum()) for g in jax.tree.leaves(gradient)))
     assert norm > 0.1
     after, metrics = quick(lambda s, b: agent.update(s, b, lambda b: b.reward, jax.random.key(0)))(state, batch)
@@ -134,8 +136,8 @@ def test_every_epoch_uses_every_step_once(memory):
     """With a learning rate that is negligible, the mean over minibatches is the loss of the whole rollout."""
     agent = PPO(Layout(**TINY, memory=memory), learning_rate=1e-12, normalize_advantage=False, epochs=3, minibatches=2)
     state, batch = collected(agent, small_grid())
-    samples = agent.samples(state.params.net, batch, batch.reward + 0.1)
-    _, whole = agent.loss(state.params, samples, trees.index(batch.extras.carry, 0))
+    samples = quick(agent.samples)(state.params.net, batch, batch.reward + 0.1)
+    _, whole = quick(agent.loss)(state.params, samples, trees.index(batch.extras.carry, 0))
     key = jax.random.key(0)
     _, found = quick(lambda s, b: agent.update(s, b, lambda b: b.reward + 0.1, key))(state, batch)
     for name in ("policy_loss", "value_loss", "entropy"):

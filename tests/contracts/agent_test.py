@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from contracts.settings import AGENTS, BONUSES, NoBonus, experience, leaves_are_arrays, run_of, shapes
+from contracts.settings import AGENTS, BONUSES, NoBonus, experience, leaves_are_arrays, run_of, shapes, small_lock
 
 from made.agents import make_agent
 from made.bonuses import make_bonus
@@ -15,6 +15,7 @@ from made.training.on_policy import evaluate, iterate
 
 NAMES = AGENTS
 LENGTH = {"iterations": 6, "every": 1}
+LOCK = small_lock().sample_task(jax.random.key(0))  # drawn here, so that nobody traces the drawing
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +150,7 @@ def test_refuses_an_environment_it_cannot_hold_in_a_table(name):
 @pytest.mark.parametrize("bonus", BONUSES)
 def test_every_pair_of_agent_and_bonus_runs(name, bonus):
     """Traced, not compiled: shapes and types fit; a planner that cannot give a bonus what it reads says so."""
-    run = run_of(make_agent(name), make_bonus(bonus))
+    run = run_of(make_agent(name), make_bonus(bonus), LOCK)
     state = jax.eval_shape(lambda k: run.start(k), jax.random.key(0))
     beyond_the_grid = set(run.bonus.reads) - {"obs", "action", "value"}
     without_values = name in ("impala", "ppo") and "value" in run.bonus.reads  # they have no table of V_k to hand out
