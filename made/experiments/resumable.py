@@ -8,7 +8,6 @@ import contextlib
 import gc
 import json
 import math
-import os
 import shutil
 import sys
 import time
@@ -82,7 +81,8 @@ def _saved(out: Path) -> int:
 def _session(trial: Trial, seeds: Sequence[int], out: Path, on_progress: Callable[..., None], until: float):
     """From the last checkpoint to the end, or to where the time is up."""
     plan = TrainPlan(trial, tuple(seeds), trial.every, trial.iterations, trial.episodes)  # type: ignore[arg-type, attr-defined]
-    plan = plan._replace(checkpoint_seconds=_between(until), keep=1, keep_end=False, until=until)
+    seconds = SECONDS if until == math.inf else SELDOM
+    plan = plan._replace(checkpoint_seconds=seconds, keep=1, keep_end=False, until=until)
     with run_dir.lock_run_dir(out):
         held = run_dir.read_run(out, plan.configuration)
         with contextlib.closing(control_tasks.prepare(plan)) as backend:
@@ -99,20 +99,6 @@ def _session(trial: Trial, seeds: Sequence[int], out: Path, on_progress: Callabl
     started = datetime.fromisoformat(sessions[0]["started"]).timestamp()
     made_by = {**provenance(started, state.seconds, len(seeds)), **over_pieces(sessions)}
     return {seed: Record(rows[seed], dreams.get(seed, {})) for seed in seeds}, made_by
-
-
-def _between(until: float) -> float:
-    """Seconds between two checkpoints; infinite where `MADE_CHECKPOINT_MINUTES` is 0: then only where time is up."""
-    given = os.environ.get("MADE_CHECKPOINT_MINUTES", "")
-    if not given:
-        return SECONDS if until == math.inf else SELDOM
-    try:
-        minutes = float(given)
-    except ValueError:
-        minutes = math.nan
-    if not minutes >= 0:
-        raise ValueError(f"MADE_CHECKPOINT_MINUTES is {given!r}: set it to minutes, to 0 for none, or leave it unset.")
-    return 60 * minutes or math.inf
 
 
 def clear_partial(out: Path) -> None:

@@ -31,8 +31,6 @@ class Interval(NamedTuple):
     n: int
 
     def __str__(self) -> str:
-        if np.ndim(self.estimate):
-            return f"Interval of shape {np.shape(self.estimate)} over {self.n} seeds"
         if not self.n:
             return "no seed"
         if np.isposinf(self.low):

@@ -126,21 +126,8 @@ def test_a_killed_piece_goes_on_from_its_checkpoint_to_the_same_rows(whole, tmp_
     assert not (store.root / ".unfinished").exists()
 
 
-@pytest.mark.parametrize(
-    ("asked", "seconds"), [("", 150.0), ("0", np.inf), ("0.5", 30.0), ("inf", np.inf), ("-1", None), ("soon", None)]
-)
-def test_the_time_between_checkpoints_may_be_set(asked, seconds, monkeypatch):
-    monkeypatch.setenv("MADE_CHECKPOINT_MINUTES", asked)
-    monkeypatch.setattr(resumable, "SECONDS", 150.0)
-    if seconds is None:
-        with pytest.raises(ValueError, match=f"MADE_CHECKPOINT_MINUTES is '{asked}': set it to minutes"):
-            resumable._between(np.inf)
-    else:
-        assert resumable._between(np.inf) == seconds
-
-
 def test_without_checkpoints_a_run_is_the_same(whole, tmp_path, monkeypatch):
-    monkeypatch.setenv("MADE_CHECKPOINT_MINUTES", "0")
+    monkeypatch.setattr(resumable, "SECONDS", np.inf)
     store, saved = Store(tmp_path / "runs"), []
     with monkeypatch.context() as patch:
         patch.setattr(train_loop.checkpoint, "save", lambda *_: saved.append(1))
@@ -211,7 +198,7 @@ def test_a_piece_whose_time_is_up_stops_with_a_checkpoint_and_the_next_goes_on(w
 
 
 def test_sigterm_stops_a_piece_with_a_checkpoint_and_the_next_goes_on(whole, tmp_path, monkeypatch):
-    monkeypatch.setenv("MADE_CHECKPOINT_MINUTES", "0")  # no other checkpoint
+    monkeypatch.setattr(resumable, "SECONDS", np.inf)  # no other checkpoint
     store, real = Store(tmp_path / "runs"), resumable.JSONL.write
 
     def signalled(self, lines):
