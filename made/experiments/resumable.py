@@ -4,7 +4,6 @@ A session that was killed or ran out of time loses what came after its last chec
 After a device error training resumes at once.
 """
 
-import contextlib
 import gc
 import json
 import math
@@ -22,9 +21,8 @@ from jax.errors import JaxRuntimeError
 from made.core.trial import Record, TimeLimitReached, Trial
 from made.experiments.store import Store, table
 from made.experiments.store.files import UNREADABLE
-from made.training import checkpoint, run_dir, train_loop, video
-from made.training.backends import TrainPlan, control_tasks
-from made.training.loggers import JSONL
+from made.training import checkpoint, run_dir, train_run, video
+from made.training.backends import TrainPlan
 from made.training.paths import remove_empty
 from made.training.provenance import over_pieces, provenance
 
@@ -83,18 +81,12 @@ def _session(trial: Trial, seeds: Sequence[int], out: Path, on_progress: Callabl
     plan = TrainPlan(trial, tuple(seeds), trial.every, trial.iterations, trial.episodes)  # type: ignore[arg-type, attr-defined]
     seconds = SECONDS if until == math.inf else SELDOM
     plan = plan._replace(checkpoint_seconds=seconds, keep=1, keep_end=False, until=until)
-    with run_dir.lock_run_dir(out):
-        held = run_dir.read_run(out, plan.configuration)
-        with contextlib.closing(control_tasks.prepare(plan)) as backend:
-            state = train_loop.restore_or_init(plan, backend, out)
-            train_loop.record_session(plan, out, held, "made run", state.update)
-            on_progress(state.update // trial.every, made=False)
-            report = lambda lines: on_progress(lines[0]["update"] // trial.every)  # noqa: E731
-            with contextlib.closing(JSONL(out / run_dir.METRICS)) as writer:
-                state = train_loop.train(plan, backend, state, out, [writer], report)
-        dreams = video.kept(plan, state.state, state.update)
-        lines = [json.loads(line) for line in (out / run_dir.METRICS).read_text("utf-8").splitlines()]
-        sessions = json.loads((out / run_dir.RUN).read_text("utf-8"))["sessions"]
+    on_progress(max(_saved(out), 0) // trial.every, made=False)
+    report = lambda lines: on_progress(lines[0]["update"] // trial.every)  # noqa: E731
+    state = train_run.run_plan(plan, out, 1, train_run.Session("made run", progress=False, on_lines=report))
+    dreams = video.kept(plan, state.state, state.update)
+    lines = [json.loads(line) for line in (out / run_dir.METRICS).read_text("utf-8").splitlines()]
+    sessions = run_dir.read(out)["sessions"]
     rows = {seed: columns([line for line in lines if line["seed"] == seed]) for seed in seeds}
     started = datetime.fromisoformat(sessions[0]["started"]).timestamp()
     made_by = {**provenance(started, state.seconds, len(seeds)), **over_pieces(sessions)}

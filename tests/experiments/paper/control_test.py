@@ -36,7 +36,7 @@ from made.experiments.scheduler import plan, schedule
 from made.experiments.store import Job, Scale, Store
 from made.experiments.store.table import Label, Record, Table
 from made.experiments.types import Experiment, read_settings, take_settings
-from made.training import progress, sharding, signals, train_loop
+from made.training import loggers, progress, sharding, signals, train_loop, train_run
 from made.training.backends import control_tasks
 from made.training.control_config import ControlConfig
 from made.training.progress import Meter
@@ -59,14 +59,14 @@ def shared():
         patch.setattr(os, "cpu_count", lambda: 1)
         real, made = control_tasks.prepare, []
 
-        def once(plan):
+        def once(plan, devices):
             if not made:
-                made.append(real(plan))
+                made.append(real(plan, devices))
             return made[0]
 
         patch.setattr(control_tasks, "prepare", once)
-        closing = lambda x: contextlib.nullcontext(x) if x in made else contextlib.closing(x)  # noqa: E731
-        patch.setattr(resumable, "contextlib", types.SimpleNamespace(closing=closing))  # the backend stays open
+        own = types.SimpleNamespace(closing=contextlib.nullcontext, ExitStack=contextlib.ExitStack)
+        patch.setattr(train_run, "contextlib", own)  # the backend stays open
         patch.setattr(resumable, "SECONDS", 0.0)  # a checkpoint at each row
         patch.setattr(resumable, "SELDOM", 0.0)
         yield
@@ -199,7 +199,7 @@ def test_a_piece_whose_time_is_up_stops_with_a_checkpoint_and_the_next_goes_on(w
 
 def test_sigterm_stops_a_piece_with_a_checkpoint_and_the_next_goes_on(whole, tmp_path, monkeypatch):
     monkeypatch.setattr(resumable, "SECONDS", np.inf)  # no other checkpoint
-    store, real = Store(tmp_path / "runs"), resumable.JSONL.write
+    store, real = Store(tmp_path / "runs"), loggers.JSONL.write
 
     def signalled(self, lines):
         real(self, lines)
@@ -207,7 +207,7 @@ def test_sigterm_stops_a_piece_with_a_checkpoint_and_the_next_goes_on(whole, tmp
         signals._asked.wait()  # the main thread hears it
 
     with monkeypatch.context() as patch, signals.raise_on_sigterm(), pytest.raises(signals.Terminated):
-        patch.setattr(resumable.JSONL, "write", signalled)
+        patch.setattr(loggers.JSONL, "write", signalled)
         runner.run([SMOKE], store)
     (folder,) = (one for one in (store.root / ".unfinished" / "dmc").iterdir() if "locks" not in one.name)
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["000000020.safetensors"]
