@@ -35,8 +35,8 @@ from made.training.sharding import use_compilation_cache
 
 EXECUTORS = ("threads", "processes", "ray", "slurm")
 # Options that only some executors read.
-READ_BY = {"address": ("ray",), "cluster": ("slurm",), "partition": ("slurm",)}
-READ_BY |= dict.fromkeys(("cpus", "gpus"), ("ray", "slurm")) | {"retries": EXECUTORS[1:]}
+READ_BY = {"address": ("ray",), "cluster": ("slurm",), "partition": ("slurm",), "retries": EXECUTORS[1:]}
+READ_BY |= dict.fromkeys(("cpus", "gpus"), ("ray", "slurm"))
 CLUSTERS = ("slurm", "local")
 # What the workers of a Ray cluster must agree on with the driver.
 ENVIRONMENT = ("JAX_PLATFORMS", "XLA_FLAGS", "MADE_CACHE", "MADE_COMMIT", "PYTHONPATH")

@@ -4,11 +4,9 @@ A session that was killed or ran out of time loses what came after its last chec
 After a device error training resumes at once.
 """
 
-import contextlib
 import gc
 import json
 import math
-import os
 import shutil
 import sys
 import time
@@ -23,9 +21,8 @@ from jax.errors import JaxRuntimeError
 from made.core.trial import Record, TimeLimitReached, Trial
 from made.experiments.store import Store, table
 from made.experiments.store.files import UNREADABLE
-from made.training import checkpoint, run_dir, train_loop, video
-from made.training.backends import TrainPlan, control_tasks
-from made.training.loggers import JSONL
+from made.training import checkpoint, run_dir, train_run, video
+from made.training.backends import TrainPlan
 from made.training.paths import remove_empty
 from made.training.provenance import over_pieces, provenance
 
@@ -82,37 +79,18 @@ def _saved(out: Path) -> int:
 def _session(trial: Trial, seeds: Sequence[int], out: Path, on_progress: Callable[..., None], until: float):
     """From the last checkpoint to the end, or to where the time is up."""
     plan = TrainPlan(trial, tuple(seeds), trial.every, trial.iterations, trial.episodes)  # type: ignore[arg-type, attr-defined]
-    plan = plan._replace(checkpoint_seconds=_between(until), keep=1, keep_end=False, until=until)
-    with run_dir.lock_run_dir(out):
-        held = run_dir.read_run(out, plan.configuration)
-        with contextlib.closing(control_tasks.prepare(plan)) as backend:
-            state = train_loop.restore_or_init(plan, backend, out)
-            run_dir.record_session(plan, out, held, "made run", state.update)
-            on_progress(state.update // trial.every, made=False)
-            report = lambda lines: on_progress(lines[0]["update"] // trial.every)  # noqa: E731
-            with contextlib.closing(JSONL(out / run_dir.METRICS)) as writer:
-                state = train_loop.train(plan, backend, state, out, [writer], report)
-        dreams = video.kept(plan, state.state, state.update)
-        lines = [json.loads(line) for line in (out / run_dir.METRICS).read_text("utf-8").splitlines()]
-        sessions = json.loads((out / run_dir.RUN).read_text("utf-8"))["sessions"]
+    seconds = SECONDS if until == math.inf else SELDOM
+    plan = plan._replace(checkpoint_seconds=seconds, keep=1, keep_end=False, until=until)
+    on_progress(max(_saved(out), 0) // trial.every, made=False)
+    report = lambda lines: on_progress(lines[0]["update"] // trial.every)  # noqa: E731
+    state = train_run.run_plan(plan, out, 1, train_run.Session("made run", progress=False, on_lines=report))
+    dreams = video.kept(plan, state.state, state.update)
+    lines = [json.loads(line) for line in (out / run_dir.METRICS).read_text("utf-8").splitlines()]
+    sessions = run_dir.read(out)["sessions"]
     rows = {seed: columns([line for line in lines if line["seed"] == seed]) for seed in seeds}
     started = datetime.fromisoformat(sessions[0]["started"]).timestamp()
     made_by = {**provenance(started, state.seconds, len(seeds)), **over_pieces(sessions)}
     return {seed: Record(rows[seed], dreams.get(seed, {})) for seed in seeds}, made_by
-
-
-def _between(until: float) -> float:
-    """Seconds between two checkpoints; infinite where `MADE_CHECKPOINT_MINUTES` is 0: then only where time is up."""
-    given = os.environ.get("MADE_CHECKPOINT_MINUTES", "")
-    if not given:
-        return SECONDS if until == math.inf else SELDOM
-    try:
-        minutes = float(given)
-    except ValueError:
-        minutes = math.nan
-    if not minutes >= 0:
-        raise ValueError(f"MADE_CHECKPOINT_MINUTES is {given!r}: set it to minutes, to 0 for none, or leave it unset.")
-    return 60 * minutes or math.inf
 
 
 def clear_partial(out: Path) -> None:

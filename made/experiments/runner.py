@@ -19,8 +19,6 @@ from made.experiments.types import ClaimResult, Experiment, PaperFigure, Verdict
 from made.training.loggers import Meter
 from made.training.paths import make_dir
 
-FOREVER_S = 1e8  # seconds
-
 
 def run(
     studies: Sequence[Study],
@@ -97,7 +95,7 @@ def _wait_for_others(held: Sequence[tuple[tuple[Job, str], str]], store: Store, 
         return False
     print(f"made: waiting for {who}. Ctrl-C stops.", file=sys.stderr, flush=True)
     for (job, run_id), _ in held:
-        if not wait_for(store, job, run_id, min(until - time.monotonic(), FOREVER_S)):
+        if not wait_for(store, job, run_id, max(0.0, until - time.monotonic())):
             print(f"The time is up; left out: {who}.")
             return False
     return True

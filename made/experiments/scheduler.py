@@ -259,12 +259,15 @@ def run_group(
         had = tuple(i for i in mine if store.has(*jobs[i]))
         missing = tuple(i for i in mine if i not in had)
         lanes = group._replace(jobs=tuple(group.jobs[i] for i in (missing if on_host or not missing else mine)))
-        on_work(group.work - lanes.work, made=False)
+        if stored := group.work - lanes.work:
+            on_work(stored, made=False)
         if not missing:
             return Outcome(group, (), had, held)
         folder = lanes.partial_run(store)
-        if on_host:
-            _warn_of_other_seeds(lanes, store, folder)
+        others = store.partial_runs(jobs[0][0].experiment, jobs[0][1]) if on_host else ()
+        for other in (one for one in others if one != folder):
+            what = f"{other} is a run of {jobs[0][0].label} on other seeds, not finished"
+            print(f"made: {what}; it goes on where these are asked for.", file=sys.stderr, flush=True)
         each = lanes.trials[0].every * len(lanes.jobs)
         result = run(lanes, store.root, lambda rows, made=True: on_work(rows * each, made=made), until)
         if result.error:
@@ -278,10 +281,3 @@ def run_group(
         if on_host:
             resumable.clear_partial(folder)
         return Outcome(group, missing, had, held)
-
-
-def _warn_of_other_seeds(group: Group, store: Store, own: Path) -> None:
-    job, run_id = group.stored_as[0]
-    for other in (folder for folder in store.partial_runs(job.experiment, run_id) if folder != own):
-        what = f"{other} is a run of {job.label} on other seeds, not finished; it goes on where these are asked for"
-        print(f"made: {what}.", file=sys.stderr, flush=True)

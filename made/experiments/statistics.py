@@ -31,8 +31,6 @@ class Interval(NamedTuple):
     n: int
 
     def __str__(self) -> str:
-        if np.ndim(self.estimate):
-            return f"Interval of shape {np.shape(self.estimate)} over {self.n} seeds"
         if not self.n:
             return "no seed"
         if np.isposinf(self.low):
@@ -93,8 +91,9 @@ def _over_seeds(values: np.ndarray, reduce: Callable[..., Any], rng: np.random.G
         parts = [columns[i : i + width] for i in range(0, len(columns), width)]
         each = [interval_ends(reduce(np.take(part, draws, axis=1), axis=-1)) for part in parts]
         low, high = map(np.concatenate, zip(*each, strict=True))
-    shaped = (x.reshape(values.shape[1:]) if values.ndim > 1 else float(x[0]) for x in (estimate, low, high))
-    return Interval(*shaped, n)
+    shape = values.shape[1:]
+    estimate, low, high = (x.reshape(shape) if shape else float(x[0]) for x in (estimate, low, high))
+    return Interval(estimate, low, high, n)
 
 
 def resampled_means(values: ArrayLike, rng: np.random.Generator) -> np.ndarray:

@@ -13,7 +13,7 @@ from made.envs.host_env import Hosted
 from made.training import run_dir, sharding, train_loop
 from made.training.backends import Backend, TrainPlan, compiled_envs, control_tasks, host_envs
 from made.training.control_config import ControlConfig, resolve
-from made.training.loggers import JSONL, Meter, Writer
+from made.training.loggers import JSONL, Line, Meter, Writer
 from made.training.off_policy import ReplayRun
 from made.training.on_policy import RunConfig
 from made.training.paths import require_dir
@@ -33,6 +33,7 @@ class Session(NamedTuple):
     options: Mapping[str, Any] | None = None  # those of `made train`, in run.json
     loggers: Callable[[int], Iterable[Writer]] = lambda frames: ()  # frames so far -> writers besides metrics.jsonl
     progress: bool = True  # on stderr
+    on_lines: Callable[[Sequence[Line]], None] = lambda lines: None  # called with each log record, without `progress`
     report: Callable[[str], None] = lambda text: None  # is called with one line at a time
     steps: int | None = None  # frames that were requested, before they are rounded up
 
@@ -190,7 +191,7 @@ def _train_session(
             writers.append(JSONL(out / run_dir.METRICS))
         writers += session.loggers(frames)
         if not session.progress:
-            return train_loop.train(plan, backend, started, out, writers, lambda lines: None)
+            return train_loop.train(plan, backend, started, out, writers, session.on_lines)
         with Meter(last, "frames", "made train", frames, len(plan.seeds)).shown() as meter:
             return train_loop.train(plan, backend, started, out, writers, meter.row)
     finally:

@@ -55,7 +55,7 @@ def reproduce(roots: Sequence[Path], to: Path, names: Sequence[str] = (), scale:
     found = find(roots)
     earlier = found.earlier if scale is None else {}  # which may be of another scale
     chosen = [experiment(name) for name in names] or list(experiments().values())
-    options = [list(_studies(one, found.stores, scale and Scale(scale))) for one in chosen]
+    options = [list(_studies(one, found.stores, Scale(scale) if scale else None)) for one in chosen]
     if not found.agents and not any(store for each in options for _, store in each) and not earlier:
         where = ", ".join(map(str, roots))
         raise ValueError(f"Nothing is recorded in {where}: run `made demo` or `made run EXPERIMENT` first.")

@@ -10,7 +10,7 @@ import io
 import math
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -213,25 +213,21 @@ def _counts(claims: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 def _section(section: Section) -> dict[str, Any]:
     """What the templates show of a section. It is `open` where no claim of several could be decided."""
-    claims = [_claim(claim) for claim in section.claims]
+    claims = []
+    for claim in section.claims:
+        effects = effects_of(claim)
+        units = dict.fromkeys(one.unit for one in effects)
+        groups = [_group([one for one in effects if one.unit == unit]) for unit in units]
+        text, where = str(claim.get("text", "")), str(claim.get("where", ""))
+        about = {"kind": kind_of(claim), "part": paper_section(where), "groups": groups, "effects": effects}
+        claims.append({"missing": (), "note": "", **claim, **about, "text": text, "where": where})
     undecided = bool(claims) and all(claim["kind"] in ("unknown", "unrun") for claim in claims)
     common, own = _settings(section.settings) if section.settings else ((), ())
-    about = {"claims": claims, "counts": _counts(claims), "open": undecided, "common": common, "own": own}
     names = {"wall_s": "wall-clock, seconds", "dirty": "uncommitted changes"}
     facts = [(names.get(key, key.replace("_", " ")), value) for key, value in section.provenance.items()]
-    return (
-        section._asdict()
-        | about
-        | {"facts": [*facts, *([("copied from", section.earlier)] if section.earlier else [])]}
-    )
-
-
-def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
-    effects = effects_of(claim)
-    groups = [_group([e for e in effects if e.unit == unit]) for unit in dict.fromkeys(e.unit for e in effects)]
-    text, where = str(claim.get("text", "")), str(claim.get("where", ""))
-    about = {"kind": kind_of(claim), "part": paper_section(where), "groups": groups, "effects": effects}
-    return {"missing": (), "note": "", **claim, **about, "text": text, "where": where}
+    facts += [("copied from", section.earlier)] if section.earlier else []
+    about = {"claims": claims, "counts": _counts(claims), "open": undecided, "common": common, "own": own}
+    return {**section._asdict(), **about, "facts": facts}
 
 
 def _group(effects: Sequence[Effect]) -> dict[str, Any]:
@@ -243,29 +239,22 @@ def _group(effects: Sequence[Effect]) -> dict[str, Any]:
     def at(x: float) -> float:
         return round(100 * min(max((x - low) / (high - low), 0.0), 1.0), 2)
 
-    rows = [
-        {
-            "name": e.name,
-            "text": e.text,
-            "at": [at(x) for x in (e.null, e.low, e.value, e.high)] if e.low == e.low else (),
-        }
-        for e in effects
-    ]
+    rows = []
+    for e in effects:
+        drawn = [at(x) for x in (e.null, e.low, e.value, e.high)] if e.low == e.low else ()
+        rows.append({"name": e.name, "text": e.text, "at": drawn})
     return {"unit": effects[0].unit, "null": effects[0].null, "rows": rows, "drawn": any(row["at"] for row in rows)}
 
 
 def _settings(given: Mapping[str, Mapping[str, Any]]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """The value of each setting that most runs have, and for each run those of its own that differ."""
     flat = {label: dict(_flat(one)) for label, one in given.items()}
-    values: dict[str, Counter[str]] = {}
+    values: dict[str, Counter[str]] = defaultdict(Counter)
     for path, value in (pair for one in flat.values() for pair in one.items()):
-        values.setdefault(path, Counter())[value] += 1
+        values[path][value] += 1
     common = {path: counts.most_common(1)[0][0] for path, counts in values.items()}
-    own = [
-        (label, "\n".join(f"{path} = {value}" for path, value in one.items() if value != common[path]))
-        for label, one in flat.items()
-    ]
-    return list(common.items()), [(label, text) for label, text in own if text]
+    differ = {label: [f"{path} = {x}" for path, x in one.items() if x != common[path]] for label, one in flat.items()}
+    return list(common.items()), [(label, "\n".join(lines)) for label, lines in differ.items() if lines]
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -70,6 +70,7 @@ class Store:
     `problems` names every damaged run folder met while reading; such runs are skipped and count as not done.
 
     >>> import tempfile
+    >>> import numpy as np
     >>> store, job = Store(tempfile.mkdtemp()), Job("lock", "vi/made", 0, Scale.SMOKE)
     >>> rows = {"step": np.arange(3), "return": np.array([0.0, np.nan, 1.0])}
     >>> store.write(job, "ab12", {"bonus": "MADE"}, rows).name
@@ -147,8 +148,10 @@ class Store:
         if run_ids is None:
             written = sorted(records, key=lambda one: (one.run["written"], one.run["run_id"]))
             run_ids = dict(sorted({one.label: one.run["run_id"] for one in written}.items()))
-        chosen = {one: [x for x in records if (x.label, x.run["run_id"]) == one] for one in run_ids.items()}
-        return Table(record._replace(label=label) for (label, _), found in chosen.items() for record in found)
+        found: dict[tuple[str, str], list[Record]] = {}
+        for record in records:
+            found.setdefault((record.label, record.run["run_id"]), []).append(record)
+        return Table(one._replace(label=label) for label, id in run_ids.items() for one in found.get((label, id), ()))
 
     def runs(self, experiment: str, scale: Scale | str) -> list[dict[str, Any]]:
         """The run.json of every undamaged run, all configurations, sorted by label, run-id and seed."""
@@ -258,11 +261,6 @@ def _escaped(label: str) -> str:
 def _demand_name(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be {what}: use letters, digits, '.', '_', '+' and '-' only.")
-
-
-def _visible(folder: Path) -> list[Path]:
-    entries = os.scandir(folder) if folder.is_dir() else ()
-    return sorted(Path(e.path) for e in entries if e.is_dir() and not e.name.startswith("."))
 
 
 def _visible(folder: Path) -> list[Path]:

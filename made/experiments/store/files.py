@@ -15,7 +15,6 @@ import csv
 import gzip
 import hashlib
 import io
-import itertools
 import json
 import os
 import zlib
@@ -108,9 +107,6 @@ def write_packed(base: Path, records: Iterable[Record]) -> None:
     A kill leaves the old ones or the new ones: all are written under other names first, which `read_packed` knows too.
     """
     ordered = sorted(records, key=lambda r: (r.label, r.run["run_id"], r.seed))
-    for r, after in itertools.pairwise(ordered):
-        if (r.label, r.run["run_id"], r.seed) == (after.label, after.run["run_id"], after.seed):
-            raise ValueError(f"Two runs of {r.label!r} have id {r.run['run_id']} and seed {r.seed}: pack one of them.")
     arrays = {f"{r.label}/{r.run['run_id']}/s{r.seed}/{name}": x for r in ordered for name, x in r.arrays.items()}
     files = {packed_file(base, PACKED_TABLE): gzip.compress(_packed_table(ordered), 9, mtime=0)}
     files |= {packed_file(base, PACKED_ARRAYS): save(arrays)} if arrays else {}

@@ -36,7 +36,7 @@ from made.experiments.scheduler import plan, schedule
 from made.experiments.store import Job, Scale, Store
 from made.experiments.store.table import Label, Record, Table
 from made.experiments.types import Experiment, read_settings, take_settings
-from made.training import loggers, sharding, train_loop
+from made.training import loggers, sharding, train_loop, train_run
 from made.training.backends import control_tasks
 from made.training.backends.compiled_envs import group_by_program
 from made.training.control_config import ControlConfig
@@ -59,14 +59,14 @@ def shared():
         patch.setattr(os, "cpu_count", lambda: 1)
         real, made = control_tasks.prepare, []
 
-        def once(plan):
+        def once(plan, devices):
             if not made:
-                made.append(real(plan))
+                made.append(real(plan, devices))
             return made[0]
 
         patch.setattr(control_tasks, "prepare", once)
-        closing = lambda x: contextlib.nullcontext(x) if x in made else contextlib.closing(x)  # noqa: E731
-        patch.setattr(resumable, "contextlib", types.SimpleNamespace(closing=closing))  # the backend stays open
+        own = types.SimpleNamespace(closing=contextlib.nullcontext, ExitStack=contextlib.ExitStack)
+        patch.setattr(train_run, "contextlib", own)  # the backend stays open
         patch.setattr(resumable, "SECONDS", 0.0)  # a checkpoint at each row
         patch.setattr(resumable, "SELDOM", 0.0)
         yield
@@ -126,21 +126,8 @@ def test_a_killed_piece_goes_on_from_its_checkpoint_to_the_same_rows(whole, tmp_
     assert not (store.root / ".unfinished").exists()
 
 
-@pytest.mark.parametrize(
-    ("asked", "seconds"), [("", 150.0), ("0", np.inf), ("0.5", 30.0), ("inf", np.inf), ("-1", None), ("soon", None)]
-)
-def test_the_time_between_checkpoints_may_be_set(asked, seconds, monkeypatch):
-    monkeypatch.setenv("MADE_CHECKPOINT_MINUTES", asked)
-    monkeypatch.setattr(resumable, "SECONDS", 150.0)
-    if seconds is None:
-        with pytest.raises(ValueError, match=f"MADE_CHECKPOINT_MINUTES is '{asked}': set it to minutes"):
-            resumable._between(np.inf)
-    else:
-        assert resumable._between(np.inf) == seconds
-
-
 def test_without_checkpoints_a_run_is_the_same(whole, tmp_path, monkeypatch):
-    monkeypatch.setenv("MADE_CHECKPOINT_MINUTES", "0")
+    monkeypatch.setattr(resumable, "SECONDS", np.inf)
     store, saved = Store(tmp_path / "runs"), []
     with monkeypatch.context() as patch:
         patch.setattr(train_loop.checkpoint, "save", lambda *_: saved.append(1))
@@ -211,8 +198,8 @@ def test_a_piece_whose_time_is_up_stops_with_a_checkpoint_and_the_next_goes_on(w
 
 
 def test_sigterm_stops_a_piece_with_a_checkpoint_and_the_next_goes_on(whole, tmp_path, monkeypatch):
-    monkeypatch.setenv("MADE_CHECKPOINT_MINUTES", "0")  # no other checkpoint
-    store, real = Store(tmp_path / "runs"), resumable.JSONL.write
+    monkeypatch.setattr(resumable, "SECONDS", np.inf)  # no other checkpoint
+    store, real = Store(tmp_path / "runs"), loggers.JSONL.write
 
     def signalled(self, lines):
         real(self, lines)
@@ -220,7 +207,7 @@ def test_sigterm_stops_a_piece_with_a_checkpoint_and_the_next_goes_on(whole, tmp
         train_loop._terminating.wait()  # the main thread hears it
 
     with monkeypatch.context() as patch, train_loop.raise_on_sigterm(), pytest.raises(train_loop.Terminated):
-        patch.setattr(resumable.JSONL, "write", signalled)
+        patch.setattr(loggers.JSONL, "write", signalled)
         runner.run([SMOKE], store)
     (folder,) = (one for one in (store.root / ".unfinished" / "dmc").iterdir() if "locks" not in one.name)
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["000000020.safetensors"]

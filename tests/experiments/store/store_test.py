@@ -308,9 +308,9 @@ def test_of_several_writers_of_one_job_exactly_one_wins(tmp_path):
     assert not list((root / "lock/smoke/vi__made").glob(".*"))
 
 
-def test_each_of_six_hundred_runs_is_read_once(store, monkeypatch):
+def test_each_of_a_hundred_runs_is_read_once(store, monkeypatch):
     rows = {"step": np.arange(150)} | {f"m{i}": np.random.default_rng(i).normal(size=150) for i in range(5)}
-    labels = [f"vi/b{i}" for i in range(30)]
+    labels = [f"vi/b{i}" for i in range(5)]
     read, real = [], files.read_folder
     monkeypatch.setattr(files, "read_folder", lambda folder: read.append(folder) or real(folder))
     for label in labels:
@@ -318,5 +318,5 @@ def test_each_of_six_hundred_runs_is_read_once(store, monkeypatch):
             store.write(JOB._replace(label=label, seed=seed), "ab12", {"a": 1}, rows)
     assert not read
     table = store.table("lock", Scale.SMOKE, dict.fromkeys(labels, "ab12"))
-    assert len(table) == 600 and table.curves("vi/b7", "m3")[1].shape == (20, 150)
-    assert len(read) == len(set(read)) == 600
+    assert len(table) == 100 and table.curves("vi/b3", "m3")[1].shape == (20, 150)
+    assert len(read) == len(set(read)) == 100
