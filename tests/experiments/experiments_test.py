@@ -14,7 +14,7 @@ import pytest
 from made.core.trial import Record as Recorded
 from made.envs.control import rendering
 from made.experiments import experiment, experiments, resumable, runner
-from made.experiments.paper import convergence
+from made.experiments.paper import convergence, minigrid_ablations
 from made.experiments.plots import png
 from made.experiments.report import collect
 from made.experiments.report.page import markdown, render
@@ -33,6 +33,14 @@ def made_up(trial, seeds, out, on_rows=None, until=0.0):
     steps = np.arange(trial.every, trial.iterations + 1, trial.every)
     rows = {"step": steps, "frames": 2.0 * steps, "return": 0.1 * steps, "eval_return": 0.2 * steps}
     return {seed: Recorded(rows, {}) for seed in seeds}, {"wall_s": 1.0, "lanes": len(seeds)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    """The ablations on MiniGrid in one room, which compiles in half the time. The rooms are those of `minigrid`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(minigrid_ablations.TASKS, "smoke", "Empty-5x5")
+        yield
 
 
 @pytest.fixture(scope="module")

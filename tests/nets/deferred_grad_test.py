@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contracts.settings import quick
 from jax.tree_util import Partial
 
 from made.nets.layers import Dense, PaddedDense
@@ -56,13 +57,13 @@ def test_the_states_and_all_slopes_are_those_of_a_scan(dtype, at_a_time, off):
 
 
 def test_what_is_fixed_gets_no_slope():
-    slope = lambda loop: jax.grad(lambda x: ends(loop, layers(), x, START, PUSHED)[0])(FIXED)  # noqa: E731
+    slope = lambda loop: quick(jax.grad(lambda x: ends(loop, layers(), x, START, PUSHED)[0]))(FIXED)  # noqa: E731
     assert slope(scan_deferred_grad) == 0 and abs(slope(plain)) > 0.1
 
 
 def test_lanes_are_computed_side_by_side():
     both = jax.tree.map(lambda x: jnp.stack([x, -x]), layers())
-    slope = lambda loop: jax.vmap(jax.grad(lambda x: ends(loop, x, FIXED, START, PUSHED)[0]))(both)  # noqa: E731
+    slope = lambda loop: quick(jax.vmap(jax.grad(lambda x: ends(loop, x, FIXED, START, PUSHED)[0])))(both)  # noqa: E731
     for one, other in zip(*(jax.tree.leaves(slope(loop)) for loop in (scan_deferred_grad, plain)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
@@ -80,7 +81,7 @@ def test_what_a_part_draws_is_drawn_again_on_the_way_back(kind):
         step = lambda parts, fixed, before, key: (parts[0](before, key) + 0.5, before)  # noqa: E731
         return lambda weight: (loop(step, 1, (Partial(shaken, weight),), None, START, keys)[1] ** 2).sum()
 
-    here, there = (jax.grad(end(loop))(weight) for loop in (scan_deferred_grad, plain))
+    here, there = (quick(jax.grad(end(loop)))(weight) for loop in (scan_deferred_grad, plain))
     assert np.abs(there).max() > 1
     np.testing.assert_allclose(here, there, rtol=1e-4, atol=1e-4)
 

@@ -30,8 +30,8 @@ def test_a_layer_is_the_same_with_its_sides_filled_up(gpu):
     assert wide.weight.shape == (EVEN, EVEN) and wide.bias.shape == (3,)
     assert np.array_equal(wide(x), layer(x, jnp.bfloat16))
     loss = lambda call: lambda layer, x: (call(layer, x) * real(2, 4, 3, seed=3)).sum()  # noqa: E731
-    plain = jax.grad(loss(lambda layer, x: layer(x, jnp.bfloat16)), (0, 1))(layer, x)
-    filled = jax.grad(loss(lambda layer, x: PaddedDense.of(layer, jnp.bfloat16)(x)), (0, 1))(layer, x)
+    plain = quick(jax.grad(loss(lambda layer, x: layer(x, jnp.bfloat16)), (0, 1)))(layer, x)
+    filled = quick(jax.grad(loss(lambda layer, x: PaddedDense.of(layer, jnp.bfloat16)(x)), (0, 1)))(layer, x)
     for one, other in zip(jax.tree.leaves(filled), jax.tree.leaves(plain), strict=True):
         np.testing.assert_allclose(one, other, rtol=0.02, atol=0.02)
 

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contracts.settings import quick
 
 from made.nets.recurrent import Recurrent, steps, unrolled
 
@@ -39,10 +40,11 @@ def test_one_step_is_that_of_equinox(layer):
 
 def test_an_unroll_is_its_steps_with_a_blank_carry_where_episodes_begin(layer):
     carry, xs, fresh = given(layer)
-    last, outputs = layer.unroll(carry, xs, fresh)
+    last, outputs = quick(lambda *given: layer.unroll(*given))(carry, xs, fresh)
+    step, xs, fresh = quick(lambda *given: layer.step(*given)), np.asarray(xs), np.asarray(fresh)
     for t in range(T):
-        carry = tuple(jnp.where(fresh[t][:, None], 0.0, part) for part in carry)
-        carry = layer.step(carry, xs[t])
+        carry = tuple(np.where(fresh[t][:, None], np.float32(0), part) for part in carry)
+        carry = step(carry, xs[t])
         np.testing.assert_allclose(outputs[t], carry[0], atol=1e-6)
     for mine, wanted in zip(last, carry, strict=True):
         np.testing.assert_allclose(mine, wanted, atol=1e-6)
@@ -60,8 +62,8 @@ def test_gradients_are_those_of_the_plain_loop(layer):
     plain = lambda *x: score(steps(layer.kind, *x, fresh, jnp.zeros_like(projected)))  # noqa: E731
     where = (0, 1, 2)
     for mine, wanted in zip(
-        jax.tree.leaves(jax.grad(own, where)(layer.weights, projected, carry)),
-        jax.tree.leaves(jax.grad(plain, where)(layer.weights, projected, carry)),
+        jax.tree.leaves(quick(jax.grad(own, where))(layer.weights, projected, carry)),
+        jax.tree.leaves(quick(jax.grad(plain, where))(layer.weights, projected, carry)),
         strict=True,
     ):
         np.testing.assert_allclose(mine, wanted, atol=1e-5)

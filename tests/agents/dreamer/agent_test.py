@@ -186,7 +186,7 @@ def test_a_window_is_worth_the_episodes_it_holds(point, slope):
     """Each episode judged by itself gives the same sums, observations after resets included: all are of three steps."""
     agent, state, batch = point
     judge = noiseless(lambda world, batch: agent.model_loss(world, batch, batch.reward, jax.random.key(0))[1][1])
-    cut = lambda x: jnp.asarray(x).reshape(2, 3, 3, *x.shape[2:])  # noqa: E731
+    cut = lambda x: np.asarray(x).reshape(2, 3, 3, *x.shape[2:])  # noqa: E731
     apart = [jax.tree.map(lambda x, i=i, b=b: cut(x)[i, :, b : b + 1], batch) for i in range(2) for b in range(3)]
     alone = [judge(state.world, episode) for episode in apart]
     _, (_, parts) = slope(state.world, 3.0)[0]
