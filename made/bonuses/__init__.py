@@ -11,6 +11,7 @@ from made.bonuses.combinators import Sum as Sum
 from made.bonuses.combinators import bonus_strength as bonus_strength
 from made.bonuses.count import Bernstein as Bernstein
 from made.bonuses.count import Count as Count
+from made.bonuses.count import HashedCount as HashedCount
 from made.bonuses.count import NoBonus as NoBonus
 from made.bonuses.densities.recent_counts import Factorized as Factorized
 from made.bonuses.densities.recent_counts import GeometricMixture as GeometricMixture
@@ -18,11 +19,11 @@ from made.bonuses.densities.recent_counts import HashedRecentCounts as HashedRec
 from made.bonuses.densities.recent_counts import RecentCounts as RecentCounts
 from made.bonuses.densities.recent_counts import Standardized as Standardized
 from made.bonuses.densities.vae import VAE as VAE
-from made.bonuses.disagreement import Disagreement as Disagreement
 from made.bonuses.e3b import E3B as E3B
 from made.bonuses.episodic import VisitCounts as VisitCounts
-from made.bonuses.hashed_count import HashedCount as HashedCount
 from made.bonuses.icm import ICM as ICM
+from made.bonuses.icm import RIDE as RIDE
+from made.bonuses.icm import Disagreement as Disagreement
 from made.bonuses.made import MADE as MADE
 from made.bonuses.ngu import NGU as NGU
 from made.bonuses.noveld import NovelD as NovelD
@@ -30,5 +31,4 @@ from made.bonuses.re3 import RE3 as RE3
 from made.bonuses.registry import list_bonuses as list_bonuses
 from made.bonuses.registry import make_bonus as make_bonus
 from made.bonuses.release import made_released as made_released
-from made.bonuses.ride import RIDE as RIDE
 from made.bonuses.rnd import RND as RND

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from made import nets
-from made.core import Metrics, Space, Spec, Transition, dict_obs, trees
+from made.core import Bonus, EpisodeMemory, Metrics, NoMemory, Space, Spec, Transition, dict_obs, trees
 from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
 from made.nets.fast_conv import STRIDES, folded
 from made.nets.fit import Fit, FitState, with_prefix
-from made.nets.likelihood import LARGEST, Leaf, ObservationModel
+from made.nets.likelihood import LARGEST, ObservationModel
 
 FRAME = 3  # channels of the last frame of a stack
 SMALLEST_IMAGE = 15  # pixels a side, as `RandomEncoder` needs; smaller images go through dense layers
@@ -88,17 +88,11 @@ class RandomEncoder(eqx.Module):
         self.dense, self.norm = eqx.nn.Linear(inputs, width, key=k_dense), eqx.nn.LayerNorm(width)
 
     def _inputs(self, kept: tuple[Array, ...]) -> Float[Array, " inputs"]:
-        if self.convolutions is not None:
-            return self._convolved(last_frame(kept[0]))
-
-        def numbers(leaf: Leaf, x: Array) -> Array:
-            return jnp.clip(x, -LARGEST, LARGEST).reshape(-1) if leaf.kind == "numbers" else leaf.show(x, ())
-
-        # The action, the last leaf, is left out.
-        return jnp.concatenate([numbers(leaf, x) for leaf, x in zip(self.outline.leaves, kept, strict=False)])
-
-    def _convolved(self, image: Float[Array, "h w c"]) -> Float[Array, " inputs"]:
-        assert self.convolutions is not None
+        if self.convolutions is None:
+            leaves = zip(self.outline.leaves[:-1], kept, strict=True)  # without the action
+            clip = lambda x: jnp.clip(x, -LARGEST, LARGEST).reshape(-1)  # noqa: E731
+            return jnp.concatenate([clip(x) if leaf.kind == "numbers" else leaf.show(x, ()) for leaf, x in leaves])
+        image = last_frame(kept[0])
         if jax.default_backend() == "cpu":
             return self.convolutions(image)
         kernels = [layer.weight.transpose(2, 3, 1, 0) for layer in self.convolutions.layers]
@@ -167,7 +161,33 @@ class InverseDynamicsEmbedding(eqx.Module):
         return learned, with_prefix(metrics, "inverse")
 
 
-def check_space(who: str, on: str) -> None:
-    """Raise ValueError unless `on` names one end of a transition."""
-    if on not in ("obs", "next_obs"):
-        raise ValueError(f"{who} looks at on='obs' or on='next_obs', got on={on!r}.")
+class StateBonus(Bonus):
+    """A bonus of one state: of s', or with `on="obs"` of s."""
+
+    on: eqx.AbstractVar[str]
+
+    def __check_init__(self):
+        if self.on not in ("obs", "next_obs"):
+            raise ValueError(f"{type(self).__name__} looks at on='obs' or on='next_obs', got on={self.on!r}.")
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.on,)
+
+
+class EmbeddingBonus(Bonus):
+    """A bonus on an embedding of the observation: the settings of that embedding."""
+
+    embedding: int = eqx.field(static=True, default=128)
+    width: int = eqx.field(static=True, default=256)
+    view: str = eqx.field(static=True, default="")
+    hidden: int = eqx.field(static=True, default=1)  # dense layers between the encoder and the embedding
+    memory: EpisodeMemory = NoMemory()
+
+    def __check_init__(self):
+        check_numbers(self, {COUNT: ("embedding", "width"), COUNT_OR_NONE: ("hidden",)})
+
+    def embedding_of(self, spec: Spec, key: Key[Array, ""], deeper: int = 0) -> Embedding:
+        """A new embedding, `deeper` by so many dense layers."""
+        hidden = self.hidden + deeper
+        return Embedding(spec.obs, self.embedding, self.width, hidden=hidden, view=self.view, key=key)

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from made.bonuses.embedding import Embedding, RandomEncoder, check_space
-from made.core import Bonus, EpisodeMemory, LearnsFrom, NoMemory, Transition, ring_buffer, trees
-from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
+from made.bonuses.embedding import Embedding, EmbeddingBonus, RandomEncoder, StateBonus
+from made.core import LearnsFrom, Transition, ring_buffer, trees
 from made.nets.likelihood import observation_model
 
 CACHED, LAUNCHED = 64**2, 128**2  # others at a time: as a cache holds on a CPU, as keep a GPU busy; squares: `largest`
@@ -23,7 +22,7 @@ class RE3State(NamedTuple):
     ring: ring_buffer.Ring
 
 
-class RE3(Bonus):
+class RE3(StateBonus, EmbeddingBonus):
     """The distance to the k-th nearest neighbor, in the embedding of a fixed random encoder.
 
         b(s) = || phi(s) - phi(s)_{k-NN} ||_2,   or with `log`: log(1 + that)
@@ -35,23 +34,16 @@ class RE3(Bonus):
     defaults; `embedding` is 50 there, and the neighbors are the whole replay.
     """
 
-    embedding: int = eqx.field(static=True, default=128)
-    width: int = eqx.field(static=True, default=256)
     k: int = eqx.field(static=True, default=3)
     capacity: int = eqx.field(static=True, default=10_000)
     log: bool = eqx.field(static=True, default=False)
     on: str = eqx.field(static=True, default="obs")
-    view: str = eqx.field(static=True, default="")
-    hidden: int = eqx.field(static=True, default=1)  # dense layers between the encoder and the embedding
     chunk: int = eqx.field(static=True, default=512)  # observations compared at a time, with so many others at
     block: int = eqx.field(static=True, default=0)  # a time: they bound the matrix of distances; 0: as suits the device
     released: bool = eqx.field(static=True, default=False)
-    memory: EpisodeMemory = NoMemory()
     learns_from: ClassVar[LearnsFrom] = "new"
 
     def __check_init__(self):
-        check_numbers(self, {COUNT: ("embedding", "width"), COUNT_OR_NONE: ("hidden",)})
-        check_space("RE3", self.on)
         if not 1 <= self.k < min(self.capacity, self.block or self.capacity) or self.chunk < 1:
             raise ValueError(
                 f"RE3 looks for the k-th neighbor of chunk observations among capacity others, block at a time: it "
@@ -59,15 +51,11 @@ class RE3(Bonus):
                 f"capacity={self.capacity}, block={self.block}, chunk={self.chunk}."
             )
 
-    @property
-    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.on,)
-
     def init(self, key, spec):
         if self.released:
             encoder = RandomEncoder(observation_model(spec, self.view), self.embedding, key)
         else:
-            encoder = Embedding(spec.obs, self.embedding, self.width, hidden=self.hidden, view=self.view, key=key)
+            encoder = self.embedding_of(spec, key)
         return RE3State(encoder, ring_buffer.empty(jnp.zeros(self.embedding), self.capacity))
 
     def reward(self, state, batch, *, value=None):

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from made.bonuses.embedding import Embedding, check_space
-from made.core import Bonus, EpisodeMemory, NoMemory, dict_obs, running_stats, trees
-from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
+from made.bonuses.embedding import Embedding, EmbeddingBonus, StateBonus
+from made.core import dict_obs, running_stats, trees
+from made.core.config import COUNT_OR_NONE, check_numbers
 from made.nets.fit import Fit, FitState, with_prefix
 
 FAR = 5.0  # normalized observations are kept within this many deviations, as in the paper
@@ -23,7 +23,7 @@ class RNDState(NamedTuple):
     seen: tuple[PyTree, ...]  # one Moments for each continuous part of the observation; () for the others
 
 
-class RND(Bonus):
+class RND(StateBonus, EmbeddingBonus):
     """The error of a network that learns to copy a fixed random one.
 
         b(s, a, s') = || f(s') - g(s') ||_2,   g fixed and random, f trained by least squares on what is visited
@@ -37,30 +37,18 @@ class RND(Bonus):
     ('obs',)
     """
 
-    embedding: int = eqx.field(static=True, default=128)
-    width: int = eqx.field(static=True, default=256)
     on: str = eqx.field(static=True, default="next_obs")
-    view: str = eqx.field(static=True, default="")
-    hidden: int = eqx.field(static=True, default=1)  # dense layers between the encoder and the embedding
-    deeper: int = eqx.field(static=True, default=2)  # such layers that the copy has beyond: it must be able to copy
+    deeper: int = eqx.field(static=True, default=2)  # dense layers that the copy has beyond: it must be able to copy
     squared: bool = eqx.field(static=True, default=False)
     normalize: bool = eqx.field(static=True, default=False)
     fit: Fit = Fit()
-    memory: EpisodeMemory = NoMemory()
 
     def __check_init__(self):
-        check_numbers(self, {COUNT: ("embedding", "width"), COUNT_OR_NONE: ("hidden", "deeper")})
-        check_space("RND", self.on)
-
-    @property
-    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.on,)
+        check_numbers(self, {COUNT_OR_NONE: ("deeper",)})
 
     def init(self, key, spec):
         k_target, k_predictor = jax.random.split(key)
-        sizes = (spec.obs, self.embedding, self.width)
-        target = Embedding(*sizes, hidden=self.hidden, view=self.view, key=k_target)
-        predictor = Embedding(*sizes, hidden=self.hidden + self.deeper, view=self.view, key=k_predictor)
+        target, predictor = self.embedding_of(spec, k_target), self.embedding_of(spec, k_predictor, self.deeper)
         spaces = target.encoder.spaces
         whitened = [self.normalize and space.n is None for space in spaces]
         seen = tuple(running_stats.empty(s.shape) if on else () for s, on in zip(spaces, whitened, strict=True))
