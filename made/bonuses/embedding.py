@@ -12,7 +12,7 @@ from made.core import Bonus, EpisodeMemory, Metrics, NoMemory, Space, Spec, Tran
 from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
 from made.nets.fast_conv import STRIDES, folded
 from made.nets.fit import Fit, FitState, with_prefix
-from made.nets.likelihood import LARGEST, ObservationModel
+from made.nets.likelihood import LARGEST, Leaf, ObservationModel
 
 FRAME = 3  # channels of the last frame of a stack
 SMALLEST_IMAGE = 15  # pixels a side, as `RandomEncoder` needs; smaller images go through dense layers
@@ -55,11 +55,14 @@ def he_scaled(net: PyTree) -> PyTree:
     return jax.tree.map(lambda x: scaled(x) if is_layer(x) else x, net, is_leaf=is_layer)
 
 
+def has_convolutions(leaf: Leaf) -> bool:
+    """Whether a leaf is an image that is large enough for convolutions. Anything else has a dense analogue."""
+    return leaf.kind == "bytes" and len(leaf.shape) == 3 and min(leaf.shape[:2]) >= SMALLEST_IMAGE
+
+
 def is_image(seen: ObservationModel) -> bool:
-    """Whether an observation is one image, as in the authors' code. Anything else has a dense analogue."""
-    first, rest = seen.leaves[0], seen.leaves[1:]
-    large = len(first.shape) == 3 and min(first.shape[:2]) >= SMALLEST_IMAGE
-    return first.kind == "bytes" and large and len(rest) == 1
+    """Whether an observation is one image, as in the authors' code."""
+    return len(seen.leaves) == 2 and has_convolutions(seen.leaves[0])
 
 
 def last_frame(image: Array) -> Float[Array, "h w 3"]:

@@ -14,6 +14,21 @@ from made.core.config import ABOVE_ZERO, POSITIVE, SHARE, check_numbers, check_t
 from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
 
 
+class WindowDensity(Density):
+    """The last `window` pairs, with room for `capacity`: windows of different lengths run in one vectorized program."""
+
+    window: eqx.AbstractVar[int]
+    capacity: eqx.AbstractVar[int]
+
+    def __check_init__(self):
+        check_types(self)
+        if isinstance(self.window, int) and not 1 <= self.window <= self.capacity:  # not where it is traced
+            raise ValueError(
+                f"{type(self).__name__} keeps the last window={self.window} pairs, but has room for "
+                f"capacity={self.capacity}: choose 1 <= window <= capacity."
+            )
+
+
 class WindowState(NamedTuple):
     """The last pairs in order, each as the number of its slot, and how often each slot occurs among them."""
 
@@ -21,20 +36,13 @@ class WindowState(NamedTuple):
     counts: Float[Array, "..."]
 
 
-class _WindowCounts(Density):
+class _WindowCounts(WindowDensity):
     """Visits among the last `window` pairs: log_density = log max(visits, 1).
 
-    A pair that has left the window counts as one visit: the paper divides by zero there. `window` is a number and
-    `capacity` the room for it, so that windows of different lengths run in one vectorized program.
+    A pair that has left the window counts as one visit: the paper divides by zero there.
     """
 
-    window: eqx.AbstractVar[int]
-    capacity: eqx.AbstractVar[int]
     learns_from: ClassVar[LearnsFrom] = "new"
-
-    def __check_init__(self):
-        check_types(self)
-        ring_buffer.check_window(type(self).__name__, self.window, self.capacity)
 
     @abc.abstractmethod
     def slots(self, state: WindowState, batch: Transition) -> Int[Array, "*b"]:
@@ -117,7 +125,6 @@ class HashedRecentCounts(_WindowCounts):
     view: str = eqx.field(static=True, default="")
 
     def __check_init__(self):
-        check_types(self)
         if not 1 <= self.bits <= 30:
             raise ValueError(f"HashedRecentCounts has 2^bits slots with 1 <= bits <= 30, got bits={self.bits}.")
 
@@ -138,7 +145,15 @@ class HashedRecentCounts(_WindowCounts):
         return trees.over_leading(one, batch.reward.ndim)(batch.obs, batch.action)
 
 
-class Factorized(Density):
+class FactorizedState(eqx.Module):
+    """The recent pairs, how often each entry had each value among them, and the entries."""
+
+    ring: ring_buffer.Ring
+    counts: Float[Array, " size"]
+    outline: ObservationModel = eqx.field(static=True)
+
+
+class Factorized(WindowDensity):
     """The product of the marginals of the last `window` pairs: the cheap control for a VAE.
 
         log d(o, a) = sum_i log (n_i(x_i) + alpha) / (n + alpha V_i)
@@ -157,7 +172,6 @@ class Factorized(Density):
 
     def __check_init__(self):
         check_numbers(self, {POSITIVE: ("alpha",)})
-        ring_buffer.check_window("Factorized", self.window, self.capacity)
 
     def init(self, key, spec):
         seen = observation_model(spec, self.view, self.symbols)
@@ -167,12 +181,13 @@ class Factorized(Density):
                 f"Factorized counts discrete values, but {other[0].shape} is of kind {other[0].kind!r}. Use VAE there, "
                 "or name a discrete part of the observation, view='...'."
             )
-        return FactorizedState(ring_buffer.empty(seen.blank(), self.capacity), jnp.zeros(seen.size), Columns(seen))
+        return FactorizedState(ring_buffer.empty(seen.blank(), self.capacity), jnp.zeros(seen.size), seen)
 
     def log_density(self, state, batch):
-        seen = state.columns.outline
+        seen = state.outline
         n = jnp.minimum(state.ring.written, self.window).astype(float)
-        logs = jnp.log((state.counts + self.alpha) / (n + self.alpha * state.columns.values()))
+        values = [np.tile(np.repeat(x.sizes, x.sizes), x.size // sum(x.sizes)) for x in seen.leaves]  # V_i of each slot
+        logs = jnp.log((state.counts + self.alpha) / (n + self.alpha * np.concatenate(values).astype(np.float32)))
 
         def one(obs, action) -> Float[Array, ""]:
             return seen.show(seen.keep(obs, action), seen.unseen()) @ logs
@@ -180,31 +195,12 @@ class Factorized(Density):
         return trees.over_leading(one, batch.reward.ndim)(batch.obs, batch.action)
 
     def update(self, state, batch, key):
-        seen = state.columns.outline
+        seen = state.outline
         kept = trees.flatten_leading(seen.keep(batch.obs, batch.action), batch.reward.ndim)
         ring, moved = ring_buffer.push(state.ring, kept, self.window)
         shown = jax.vmap(lambda x: seen.show(x, seen.unseen()))
         came, left = moved.came_valid.astype(float) @ shown(kept), moved.left_valid.astype(float) @ shown(moved.left)
-        return FactorizedState(ring, state.counts + came - left, state.columns), {}
-
-
-class Columns(eqx.Module):
-    """Which entries there are: no arrays, it rides in the state so that reads know it."""
-
-    outline: ObservationModel = eqx.field(static=True)
-
-    def values(self) -> np.ndarray:
-        """V_i for every number that a pair is shown as."""
-        of = [np.tile(np.repeat(leaf.sizes, leaf.sizes), leaf.size // sum(leaf.sizes)) for leaf in self.outline.leaves]
-        return np.concatenate(of).astype(np.float32)
-
-
-class FactorizedState(NamedTuple):
-    """The recent pairs, how often each entry had each value among them, and the entries."""
-
-    ring: ring_buffer.Ring
-    counts: Float[Array, " size"]
-    columns: Columns
+        return FactorizedState(ring, state.counts + came - left, seen), {}
 
 
 LEAST_LOOKED_AT = 128  # pairs that tell a mean and a deviation well enough
@@ -306,5 +302,5 @@ def subsample(batch: Transition, n: int) -> Transition:
     size = batch.reward.size
     if size <= n:  # as they are, so that the compiler sees when the same is read a second time
         return flat
-    at = (jnp.arange(min(n, size)) * size) // min(n, size)
+    at = jnp.arange(n) * size // n
     return jax.tree.map(lambda x: x[at], flat)
