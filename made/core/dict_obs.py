@@ -6,7 +6,7 @@ A policy sees 7 x 7 cells while RIDE and NovelD count full states: each reader n
 
 from jaxtyping import PyTree
 
-from made.core import hashing
+from made.core import trees
 
 HASH = "hash"  # the part that tells the full state, where an environment has one
 
@@ -33,8 +33,8 @@ def looked_at(obs: PyTree, name: str) -> PyTree:
     return seen(obs) if name == "" else part(obs, name)
 
 
-def key_of(obs: PyTree, name: str) -> hashing.Digest:
+def key_of(obs: PyTree, name: str) -> trees.Digest:
     """64 bits to count one observation by: of the named part, or for "" of the hash where there is one, else of all."""
     if name == "" and isinstance(obs, dict) and HASH in obs:
         name = HASH
-    return hashing.digest(part(obs, name))
+    return trees.digest(part(obs, name))

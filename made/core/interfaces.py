@@ -161,11 +161,8 @@ LearnsFrom = Literal["batch", "new", "recent"]
 
 def learning_data(batch: Transition, source: LearnsFrom) -> Transition:
     """The part of a batch that an estimator learns from. An on-policy batch is all three."""
-    if not isinstance(batch.extras, ReplayContext):
-        return batch
-    if source == "new":
-        return batch.extras.new
-    return batch.extras.recent if source == "recent" else batch
+    replayed = source != "batch" and isinstance(batch.extras, ReplayContext)
+    return getattr(batch.extras, source) if replayed else batch
 
 
 class Estimator(eqx.Module):
@@ -187,22 +184,26 @@ class Estimator(eqx.Module):
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        own = cls.__dict__.get("update")
-        if own is not None and not getattr(own, "__isabstractmethod__", False):
-            cls.update = _selecting(own)  # type: ignore[attr-defined]
         source = cls.__dict__.get("learns_from", "batch")
         if isinstance(source, str) and source not in ("batch", "new", "recent"):
             raise ValueError(f"{cls.__name__}.learns_from is 'batch', 'new' or 'recent', not {source!r}.")
+        update = cls.__dict__.get("update")
+        if update is None or getattr(update, "__isabstractmethod__", False):
+            return
 
+        @functools.wraps(update)
+        def selected(self: Estimator, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
+            return update(self, state, learning_data(batch, self.learns_from), key)
 
-def _selecting(update: Callable) -> Callable:
-    """That method, called with the data that the class learns from."""
+        cls.update = selected
 
-    @functools.wraps(update)
-    def selected(self: Estimator, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
-        return update(self, state, learning_data(batch, self.learns_from), key)
+    @abc.abstractmethod
+    def init(self, key: Key[Array, ""], spec: Spec) -> PyTree:
+        """The state before any experience."""
 
-    return selected
+    @abc.abstractmethod
+    def update(self, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
+        """Learn from experience, leaves [T, N, ...]: which under replay, `learns_from` says."""
 
 
 class Bonus(Estimator):
@@ -212,34 +213,18 @@ class Bonus(Estimator):
     memory: AbstractVar[EpisodeMemory]
 
     @abc.abstractmethod
-    def init(self, key: Key[Array, ""], spec: Spec) -> PyTree:
-        """The state before any experience."""
-
-    @abc.abstractmethod
     def reward(
         self, state: PyTree, batch: Transition, *, value: Float[Array, " S"] | None = None
     ) -> Float[Array, "*b"]:
         """The bonus of each transition. A pure read that accepts any leading axes."""
-
-    @abc.abstractmethod
-    def update(self, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
-        """Learn from experience, leaves [T, N, ...]: which under replay, `learns_from` says."""
 
 
 class Density(Estimator):
     """An estimate of d^{pi_mix,k}(s, a), the density of recent experience, up to a constant that tau absorbs."""
 
     @abc.abstractmethod
-    def init(self, key: Key[Array, ""], spec: Spec) -> PyTree:
-        """The state before any experience."""
-
-    @abc.abstractmethod
     def log_density(self, state: PyTree, batch: Transition) -> Float[Array, "*b"]:
         """log d(s, a) + constant. A pure read that accepts any leading axes."""
-
-    @abc.abstractmethod
-    def update(self, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
-        """Learn from experience, leaves [T, N, ...]: which under replay, `learns_from` says."""
 
 
 class Agent(eqx.Module):

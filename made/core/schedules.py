@@ -1,20 +1,20 @@
 """Schedules: a bonus coefficient tau_k as a function of the iteration k = 1, 2, ..."""
 
 import abc
-import math
+import dataclasses
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from made.core.config import AT_LEAST_ZERO, SHARE, check_numbers
 
 
 class Schedule(eqx.Module):
     """A number for each iteration, made of numbers that are not negative."""
 
     def __check_init__(self):
-        for name, number in vars(self).items():
-            if isinstance(number, int | float) and not 0 <= number < math.inf:  # not those that are traced
-                raise ValueError(f"{type(self).__name__} takes {name} of at least 0, got {name}={number}.")
+        check_numbers(self, {AT_LEAST_ZERO: tuple(field.name for field in dataclasses.fields(self))})
 
     @abc.abstractmethod
     def __call__(self, k: Array) -> Float[Array, ""]: ...
@@ -46,8 +46,7 @@ class Exponential(Schedule):
     rho: float = 1e-5
 
     def __check_init__(self):
-        if isinstance(self.rho, int | float) and self.rho > 1:
-            raise ValueError(f"Exponential takes a rho of at most 1, got rho={self.rho}: it is the share that is lost.")
+        check_numbers(self, {SHARE: ("rho",)})
 
     def __call__(self, k: Array) -> Float[Array, ""]:
         return self.value * (1 - self.rho) ** jnp.asarray(k, float)

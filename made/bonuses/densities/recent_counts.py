@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from made.core import Density, LearnsFrom, Transition, dict_obs, hashing, ring_buffer, running_stats, table_sizes, trees
+from made.core import Density, LearnsFrom, Transition, dict_obs, ring_buffer, running_stats, table_sizes, trees
 from made.core.config import ABOVE_ZERO, POSITIVE, SHARE, check_numbers, check_types
 from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
 
@@ -139,7 +139,7 @@ class HashedRecentCounts(_WindowCounts):
 
     def slots(self, state, batch):
         def one(obs, action) -> Array:
-            whole = hashing.digest((hashing.digest(dict_obs.looked_at(obs, self.view)), action))
+            whole = trees.digest((trees.digest(dict_obs.looked_at(obs, self.view)), action))
             return (whole[0] & jnp.uint32(2**self.bits - 1)).astype(jnp.int32)
 
         return trees.over_leading(one, batch.reward.ndim)(batch.obs, batch.action)

@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int, Key, UInt32
 
-from made.core import hashing
+from made.core import trees
 from made.envs.minigrid.rooms import pick, threefry
 from made.envs.minigrid.tile_codes import LEFT
 
@@ -242,7 +242,7 @@ def next_room(
     def some(rows):
         room, done, start, step = rows[0], rows[1, 0], rows[2], rows[3]
         for more in range(unroll):
-            word = hashing.mix(start + (done + Word(more)) * step)
+            word = trees.mix(start + (done + Word(more)) * step)
             room = jnp.where(room == 0, one_try(chain, last, k, word, largest), room)
         rows = lax.dynamic_update_slice(rows, room[None], (0, 0))
         return lax.dynamic_update_slice(rows, (rows[1, 0] + Word(unroll))[None, None], (1, 0))

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int, Key, UInt32
 
-from made.core import hashing
+from made.core import trees
 from made.envs.minigrid.room_search_cpu import TRIES, Word, first_room, one_try, places
 from made.envs.minigrid.rooms import threefry
 
@@ -86,7 +86,7 @@ def some_room(
 
     def some(i: Array, room: Array) -> Array:
         for more in range(AT_ONCE):
-            word = hashing.mix(start + (i.astype(jnp.uint32) * Word(AT_ONCE) + Word(more)) * (step | Word(1)))
+            word = trees.mix(start + (i.astype(jnp.uint32) * Word(AT_ONCE) + Word(more)) * (step | Word(1)))
             room = jnp.where(room == 0, one_try(chain, chain[-1], len(chain), word, largest), room)
         return room
 

@@ -12,7 +12,7 @@ from made.bonuses.count import NoBonus
 from made.bonuses.densities.recent_counts import Factorized, HashedRecentCounts
 from made.bonuses.densities.vae import ACTIVE, VAE
 from made.bonuses.release import ReleasedVAE
-from made.core import Agent, Density, Environment, Transition, hashing, ring_buffer
+from made.core import Agent, Density, Environment, Transition, ring_buffer, trees
 from made.core.config import COUNT, SHARE, check_numbers
 from made.core.trial import Trial
 from made.envs.minigrid import make_grid
@@ -156,7 +156,7 @@ class Occurrences(NamedTuple):
 
 def occurrences(window: ring_buffer.Ring, drawn: Seen, part: str) -> Occurrences:
     """Exact numbers, by comparing 64-bit keys of (part of the observation, action) with all of the window."""
-    keys = jax.vmap(lambda one: hashing.digest((getattr(one, part), one.action)))
+    keys = jax.vmap(lambda one: trees.digest((getattr(one, part), one.action)))
     held = jnp.arange(ring_buffer.capacity(window)) < ring_buffer.size(window)
     all_of, some = keys(window.items), keys(drawn)
     same = (some[:, None] == all_of).all(-1) & held
