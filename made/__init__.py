@@ -1,127 +1,68 @@
 """made: exploration in reinforcement learning by maximizing deviation from explored regions.
 
-These are the public names, by theme. Other public modules: `made.tabular`, `made.adapters` and `made.experiments`.
-Optional dependencies are imported where they are used.
+Other public modules: `made.tabular`, `made.adapters` and `made.experiments`. Optional dependencies are imported where
+they are used.
 """
 
-from made.agents import (
-    IMPALA,
-    PPO,
-    RAD,
-    SAC,
-    Dreamer,
-    ModelPPO,
-    QLearning,
-    Uniform,
-    ValueIteration,
-    list_agents,
-    make_agent,
-)
-from made.bonuses import (
-    E3B,
-    ICM,
-    MADE,
-    NGU,
-    RE3,
-    RIDE,
-    RND,
-    VAE,
-    AMIGo,
-    Bernstein,
-    Calibrated,
-    Clipped,
-    Count,
-    Disagreement,
-    FirstVisit,
-    GeometricMixture,
-    HashedCount,
-    HashedRecentCounts,
-    NoBonus,
-    Normalized,
-    NovelD,
-    RecentCounts,
-    Scaled,
-    Standardized,
-    Sum,
-    list_bonuses,
-    make_bonus,
-)
-from made.core import Agent, Bonus, Density, Environment, EpisodeMemory, Space, Spec, Step, Transition
-from made.core.schedules import Constant, Exponential, Power
-from made.envs.registry import list_envs, make
-from made.training.evaluation import load_run
-from made.training.host.bonus import HostBonus
-from made.training.on_policy import RunConfig, evaluate
-from made.training.run_batch import run_batch
-from made.training.train_run import train
+from made.agents import IMPALA as IMPALA
+from made.agents import PPO as PPO
+from made.agents import RAD as RAD
+from made.agents import SAC as SAC
+from made.agents import Dreamer as Dreamer
+from made.agents import ModelPPO as ModelPPO
+from made.agents import QLearning as QLearning
+from made.agents import Uniform as Uniform
+from made.agents import ValueIteration as ValueIteration
+from made.agents import list_agents as list_agents
+from made.agents import make_agent as make_agent
+from made.bonuses import E3B as E3B
+from made.bonuses import ICM as ICM
+from made.bonuses import MADE as MADE
+from made.bonuses import NGU as NGU
+from made.bonuses import RE3 as RE3
+from made.bonuses import RIDE as RIDE
+from made.bonuses import RND as RND
+from made.bonuses import VAE as VAE
+from made.bonuses import AMIGo as AMIGo
+from made.bonuses import Bernstein as Bernstein
+from made.bonuses import Calibrated as Calibrated
+from made.bonuses import Clipped as Clipped
+from made.bonuses import Count as Count
+from made.bonuses import Disagreement as Disagreement
+from made.bonuses import FirstVisit as FirstVisit
+from made.bonuses import GeometricMixture as GeometricMixture
+from made.bonuses import HashedCount as HashedCount
+from made.bonuses import HashedRecentCounts as HashedRecentCounts
+from made.bonuses import NoBonus as NoBonus
+from made.bonuses import Normalized as Normalized
+from made.bonuses import NovelD as NovelD
+from made.bonuses import RecentCounts as RecentCounts
+from made.bonuses import Scaled as Scaled
+from made.bonuses import Standardized as Standardized
+from made.bonuses import Sum as Sum
+from made.bonuses import list_bonuses as list_bonuses
+from made.bonuses import make_bonus as make_bonus
+from made.core import Agent as Agent
+from made.core import Bonus as Bonus
+from made.core import Density as Density
+from made.core import Environment as Environment
+from made.core import EpisodeMemory as EpisodeMemory
+from made.core import Space as Space
+from made.core import Spec as Spec
+from made.core import Step as Step
+from made.core import Transition as Transition
+from made.core.schedules import Constant as Constant
+from made.core.schedules import Exponential as Exponential
+from made.core.schedules import Power as Power
+from made.envs.registry import list_envs as list_envs
+from made.envs.registry import make as make
+from made.training.evaluation import load_run as load_run
+from made.training.host.bonus import HostBonus as HostBonus
+from made.training.on_policy import RunConfig as RunConfig
+from made.training.on_policy import evaluate as evaluate
+from made.training.run_batch import run_batch as run_batch
+from made.training.train_run import train as train
 
 __version__ = "0.1.0"
 
-__all__ = [  # noqa: RUF022, by theme
-    # contracts
-    "Agent",
-    "Bonus",
-    "Density",
-    "Environment",
-    "EpisodeMemory",
-    "Space",
-    "Spec",
-    "Step",
-    "Transition",
-    # bonuses
-    "AMIGo",
-    "Bernstein",
-    "Count",
-    "Disagreement",
-    "E3B",
-    "HashedCount",
-    "ICM",
-    "MADE",
-    "NGU",
-    "NoBonus",
-    "NovelD",
-    "RE3",
-    "RIDE",
-    "RND",
-    # combinators and densities
-    "Calibrated",
-    "Clipped",
-    "FirstVisit",
-    "Normalized",
-    "Scaled",
-    "Sum",
-    "GeometricMixture",
-    "HashedRecentCounts",
-    "RecentCounts",
-    "Standardized",
-    "VAE",
-    # agents
-    "Dreamer",
-    "IMPALA",
-    "PPO",
-    "ModelPPO",
-    "QLearning",
-    "RAD",
-    "SAC",
-    "Uniform",
-    "ValueIteration",
-    # by name
-    "list_agents",
-    "list_bonuses",
-    "list_envs",
-    "make",
-    "make_agent",
-    "make_bonus",
-    # training
-    "RunConfig",
-    "evaluate",
-    "load_run",
-    "run_batch",
-    "train",
-    # a loop of your own
-    "HostBonus",
-    # schedules
-    "Constant",
-    "Exponential",
-    "Power",
-]
+__all__ = [name for name, x in list(globals().items()) if hasattr(x, "__module__") and not name.startswith("_")]

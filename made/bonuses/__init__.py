@@ -26,9 +26,9 @@ from made.bonuses.icm import RIDE as RIDE
 from made.bonuses.icm import Disagreement as Disagreement
 from made.bonuses.made import MADE as MADE
 from made.bonuses.ngu import NGU as NGU
-from made.bonuses.noveld import NovelD as NovelD
 from made.bonuses.re3 import RE3 as RE3
 from made.bonuses.registry import list_bonuses as list_bonuses
 from made.bonuses.registry import make_bonus as make_bonus
 from made.bonuses.release import made_released as made_released
 from made.bonuses.rnd import RND as RND
+from made.bonuses.rnd import NovelD as NovelD

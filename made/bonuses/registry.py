@@ -10,11 +10,10 @@ from made.bonuses.e3b import E3B
 from made.bonuses.icm import ICM, RIDE, Disagreement
 from made.bonuses.made import MADE, CoverAtMadeScale
 from made.bonuses.ngu import NGU
-from made.bonuses.noveld import NovelD
 from made.bonuses.re3 import RE3
 from made.bonuses.release import OrthogonalRND, Re3ReleaseNormalized, ReleasedRND, ReleasedVAE, made_released
 from made.bonuses.replay_data import CachedRND, FromBatch, LastFrame
-from made.bonuses.rnd import RND
+from made.bonuses.rnd import RND, NovelD
 from made.core import Bonus
 from made.core.plugins import Registry
 from made.nets.fit import Fit

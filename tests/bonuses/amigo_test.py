@@ -8,7 +8,7 @@ from bonuses.by_hand import discrete, episodes
 from contracts.settings import Drift, collected, quick, small_lock
 
 from made.bonuses import AMIGo, amigo
-from made.bonuses.amigo import Pursuit, goal_space, region
+from made.bonuses.amigo import Pursuit, goal_space, is_reached
 from made.core import EpisodeNote, Space, Transition
 from made.envs.minigrid import Empty, Grid
 from made.nets.fit import Fit
@@ -21,7 +21,8 @@ def by_value(state, goal, seen, obs):
 
 
 def by_region(state, goal, seen, obs):
-    return int(region(state.teacher.params.goals, state.planes, jnp.asarray(obs))) == goal
+    pursuit = Pursuit(jnp.asarray(goal), *[jnp.zeros(())] * 3)
+    return bool(is_reached(state.teacher.params.goals, state.planes, pursuit, jnp.asarray(obs)))
 
 
 def by_cell(state, goal, seen, obs):
