@@ -19,12 +19,12 @@ from made.bonuses.densities.recent_counts import HashedRecentCounts as HashedRec
 from made.bonuses.densities.recent_counts import RecentCounts as RecentCounts
 from made.bonuses.densities.recent_counts import Standardized as Standardized
 from made.bonuses.densities.vae import VAE as VAE
-from made.bonuses.e3b import E3B as E3B
 from made.bonuses.episodic import VisitCounts as VisitCounts
 from made.bonuses.icm import ICM as ICM
 from made.bonuses.icm import RIDE as RIDE
 from made.bonuses.icm import Disagreement as Disagreement
 from made.bonuses.made import MADE as MADE
+from made.bonuses.ngu import E3B as E3B
 from made.bonuses.ngu import NGU as NGU
 from made.bonuses.re3 import RE3 as RE3
 from made.bonuses.registry import list_bonuses as list_bonuses

@@ -46,10 +46,6 @@ class RewardWrapper(Bonus):
 
     bonus: eqx.AbstractVar[Bonus]
 
-    def change(self, reward: Float[Array, "*b"]) -> Float[Array, "*b"]:
-        """The reward of the wrapper for a reward of the bonus inside."""
-        return reward
-
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.bonus.reads
@@ -62,7 +58,7 @@ class RewardWrapper(Bonus):
         return self.bonus.init(key, spec)
 
     def reward(self, state, batch, *, value=None):
-        return self.change(self.bonus.reward(state, batch, value=value))
+        return self.bonus.reward(state, batch, value=value)
 
     def update(self, state, batch, key):
         return self.bonus.update(state, batch, key)
@@ -77,8 +73,8 @@ class Scaled(RewardWrapper):
     def __check_init__(self):
         check_types(self)
 
-    def change(self, reward):
-        return self.scale * reward
+    def reward(self, state, batch, *, value=None):
+        return self.scale * self.bonus.reward(state, batch, value=value)
 
 
 class Clipped(RewardWrapper):
@@ -93,8 +89,8 @@ class Clipped(RewardWrapper):
         if isinstance(self.low, int | float) and isinstance(self.high, int | float) and self.low > self.high:
             raise ValueError(f"Clipped keeps a bonus within low <= high, got low={self.low}, high={self.high}.")
 
-    def change(self, reward):
-        return jnp.clip(reward, self.low, self.high)
+    def reward(self, state, batch, *, value=None):
+        return jnp.clip(self.bonus.reward(state, batch, value=value), self.low, self.high)
 
 
 class StatefulWrapper(RewardWrapper):

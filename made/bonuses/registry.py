@@ -6,10 +6,9 @@ from typing import Any, Literal, NamedTuple, get_args
 from made.bonuses.amigo import AMIGo
 from made.bonuses.combinators import FirstVisit, Normalized
 from made.bonuses.count import Bernstein, Count, HashedCount, NoBonus
-from made.bonuses.e3b import E3B
 from made.bonuses.icm import ICM, RIDE, Disagreement
 from made.bonuses.made import MADE, CoverAtMadeScale
-from made.bonuses.ngu import NGU
+from made.bonuses.ngu import E3B, NGU
 from made.bonuses.re3 import RE3
 from made.bonuses.release import OrthogonalRND, Re3ReleaseNormalized, ReleasedRND, ReleasedVAE, made_released
 from made.bonuses.replay_data import CachedRND, FromBatch, LastFrame

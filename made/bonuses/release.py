@@ -1,6 +1,7 @@
 """MADE as the authors released it for RAD (rad_made), bugs included: its bonus, normalizers, RND and VAE."""
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -236,8 +237,7 @@ class ReleaseDecoder(eqx.Module):
     @property
     def size(self) -> int:
         """The number of input features."""
-        channels, height, width = self.start
-        return channels * height * width
+        return math.prod(self.start)
 
     def __call__(self, x: Float[Array, " features"]) -> Float[Array, "h w c"]:
         x = jnp.moveaxis(x.reshape(self.start), 0, -1)

@@ -21,16 +21,11 @@ def part(obs: PyTree, name: str) -> PyTree:
     return obs[name]
 
 
-def seen(obs: PyTree) -> PyTree:
-    """What a network may look at: everything but the hash, which is for counting alone."""
-    if not isinstance(obs, dict) or HASH not in obs or len(obs) == 1:
-        return obs
-    return {name: x for name, x in obs.items() if name != HASH}
-
-
 def looked_at(obs: PyTree, name: str) -> PyTree:
-    """The named part for a network: "" is all that `seen` leaves."""
-    return seen(obs) if name == "" else part(obs, name)
+    """The named part for a network: "" is everything but the hash, which is for counting alone."""
+    if name == "" and isinstance(obs, dict) and HASH in obs and len(obs) > 1:
+        return {key: x for key, x in obs.items() if key != HASH}
+    return part(obs, name)
 
 
 def key_of(obs: PyTree, name: str) -> trees.Digest:
