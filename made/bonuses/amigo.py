@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from made import nets
 from made.bonuses.embedding import he_scaled
 from made.core import Bonus, EpisodeMemory, EpisodeNote, Space, Spec, Transition, dict_obs, trees
-from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, check_numbers
+from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, setting
 from made.nets.fit import Fit, FitState, with_prefix
 
 BLOCK = 128  # outcomes that the teacher learns from at a time
@@ -156,23 +156,17 @@ class AMIGo(Bonus):
     after ten batches whose mean is above -0.5, which is always so.
     """
 
-    alpha: float = 0.7
-    beta: float = 0.3
-    target: float = 7.0  # t* at the start
-    furthest: float = 100.0  # t* at most
-    patience: float = 10.0
-    entropy: float = 0.01
-    width: int = eqx.field(static=True, default=256)
-    bits: int = eqx.field(static=True, default=6)
+    alpha: float = setting(0.7, AT_LEAST_ZERO)
+    beta: float = setting(0.3, AT_LEAST_ZERO)
+    target: float = setting(7.0, ABOVE_ZERO)  # t* at the start
+    furthest: float = setting(100.0, ABOVE_ZERO)  # t* at most
+    patience: float = setting(10.0, ABOVE_ZERO)
+    entropy: float = setting(0.01, AT_LEAST_ZERO)
+    width: int = setting(256, COUNT, static=True)
+    bits: int = setting(6, range(1, 17), static=True)  # for 2^bits regions
     view: str = eqx.field(static=True, default="")
     fit: Fit = Fit(learning_rate=1e-3)
     reads: ClassVar[tuple[str, ...]] = ("next_note",)
-
-    def __check_init__(self):
-        times = ("target", "furthest", "patience")
-        check_numbers(self, {AT_LEAST_ZERO: ("alpha", "beta", "entropy"), ABOVE_ZERO: times, COUNT: ("width",)})
-        if not 1 <= self.bits <= 16:
-            raise ValueError(f"AMIGo tells 2^bits regions apart and takes 1 <= bits <= 16, got bits={self.bits}.")
 
     @property
     def memory(self) -> EpisodeMemory:  # type: ignore[override]

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from made.bonuses.episodic import VisitCounts, combined, scoped, with_trace
 from made.core import Bonus, EpisodeMemory, NoMemory, running_stats
-from made.core.config import AT_LEAST_ZERO, COUNT_OR_NONE, SHARE, check_numbers, check_types
+from made.core.config import AT_LEAST_ZERO, COUNT_OR_NONE, SHARE, check_numbers, setting
 from made.nets.fit import with_prefix
 
 
@@ -27,9 +27,6 @@ class ConstantBonus(Bonus):
     pay: float = 1.0
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ()
-
-    def __check_init__(self):
-        check_types(self)
 
     def init(self, key, spec):
         return ()
@@ -70,9 +67,6 @@ class Scaled(RewardWrapper):
     bonus: Bonus
     scale: float = 1.0
 
-    def __check_init__(self):
-        check_types(self)
-
     def reward(self, state, batch, *, value=None):
         return self.scale * self.bonus.reward(state, batch, value=value)
 
@@ -85,7 +79,6 @@ class Clipped(RewardWrapper):
     high: float = 1.0
 
     def __check_init__(self):
-        check_types(self)
         if isinstance(self.low, int | float) and isinstance(self.high, int | float) and self.low > self.high:
             raise ValueError(f"Clipped keeps a bonus within low <= high, got low={self.low}, high={self.high}.")
 
@@ -127,13 +120,13 @@ class Normalized(StatefulWrapper):
     """
 
     bonus: Bonus
-    of: str = eqx.field(static=True, default="reward")
-    gamma: float = 0.99
-    n_envs: int = eqx.field(static=True, default=0)
+    of: str = setting("reward", ("reward", "return"), static=True)
+    gamma: float = setting(0.99, SHARE)
+    n_envs: int = setting(0, COUNT_OR_NONE, static=True)
 
     def __check_init__(self):
-        check_numbers(self, {SHARE: ("gamma",)})
-        if self.of not in ("reward", "return") or (self.of == "return") != (self.n_envs > 0):
+        check_numbers(self)
+        if (self.of == "return") != (self.n_envs > 0):
             raise ValueError(
                 f"Normalized divides by the deviation of='reward', or of='return' together with n_envs >= 1, the "
                 f"number of environments whose returns it follows; got of={self.of!r}, n_envs={self.n_envs}."
@@ -193,12 +186,11 @@ class Calibrated(StatefulWrapper):
     """
 
     bonus: Bonus
-    strength: float = 0.5
-    warmup: int = 100
-    horizon: int = eqx.field(static=True, default=0)  # 0: the task's time limit
+    strength: float = setting(0.5, AT_LEAST_ZERO)
+    warmup: int = setting(100, COUNT_OR_NONE)
+    horizon: int = setting(0, COUNT_OR_NONE, static=True)  # 0: the task's time limit
 
     def __check_init__(self):
-        check_numbers(self, {AT_LEAST_ZERO: ("strength",), COUNT_OR_NONE: ("warmup", "horizon")})
         if "value" in self.bonus.reads:
             raise ValueError(f"Calibrated takes a bonus that does not read 'value', not {type(self.bonus).__name__}.")
 

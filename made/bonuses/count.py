@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from made.bonuses.embedding import StateBonus
+from made.bonuses.embedding import ENDS, StateBonus
 from made.core import Bonus, EpisodeMemory, LearnsFrom, NoMemory, Space, Transition, dict_obs, table_sizes, trees
-from made.core.config import AT_LEAST_ZERO, check_numbers
+from made.core.config import AT_LEAST_ZERO, setting
 
 
 class NoBonus(Bonus):
@@ -40,14 +40,11 @@ class Count(Bonus):
     A pair never visited has the bonus of one visited once; the paper leaves that case open.
     """
 
-    power: float = 0.5
-    v_max: float = 1.0
+    power: float = setting(0.5, AT_LEAST_ZERO)
+    v_max: float = setting(1.0, AT_LEAST_ZERO)
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ("obs", "action")
     learns_from: ClassVar[LearnsFrom] = "new"
-
-    def __check_init__(self):
-        check_numbers(self, {AT_LEAST_ZERO: ("power", "v_max")})
 
     def init(self, key, spec) -> Float[Array, "S A"]:
         return jnp.zeros(table_sizes(spec, "Count"))
@@ -119,21 +116,13 @@ class HashedCount(StateBonus):
     Differs from the release of RIDE, whose "count" keeps one table in each actor's process: this one is shared.
     """
 
-    power: float = 0.5
-    bits: int = eqx.field(static=True, default=20)
-    kind: str = eqx.field(static=True, default="exact")
-    on: str = eqx.field(static=True, default="next_obs")
+    power: float = setting(0.5, AT_LEAST_ZERO)
+    bits: int = setting(20, range(1, 31), static=True)
+    kind: str = setting("exact", ("exact", "similar"), static=True)
+    on: str = setting("next_obs", ENDS, static=True)
     view: str = eqx.field(static=True, default="")
     memory: EpisodeMemory = NoMemory()
     learns_from: ClassVar[LearnsFrom] = "new"
-
-    def __check_init__(self):
-        check_numbers(self, {AT_LEAST_ZERO: ("power",)})
-        if self.kind not in ("exact", "similar") or not 1 <= self.bits <= 30:
-            raise ValueError(
-                f"HashedCount takes kind='exact' or 'similar' and 1 <= bits <= 30, got kind={self.kind!r}, "
-                f"bits={self.bits}."
-            )
 
     def init(self, key, spec):
         spaces = jax.tree.leaves(dict_obs.looked_at(spec.obs, self.view), is_leaf=lambda x: isinstance(x, Space))

@@ -9,12 +9,13 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from made import nets
 from made.core import Bonus, EpisodeMemory, Metrics, NoMemory, Space, Spec, Transition, dict_obs, trees
-from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
+from made.core.config import COUNT, COUNT_OR_NONE, check_numbers, setting
 from made.nets.fast_conv import STRIDES, folded
 from made.nets.fit import Fit, FitState, with_prefix
 from made.nets.likelihood import LARGEST, Leaf, ObservationModel
 
 FRAME = 3  # channels of the last frame of a stack
+ENDS = ("obs", "next_obs")  # of a transition
 SMALLEST_IMAGE = 15  # pixels a side, as `RandomEncoder` needs; smaller images go through dense layers
 
 
@@ -132,14 +133,14 @@ class InverseDynamicsEmbedding(eqx.Module):
     The idea is of Pathak et al. (2017); E3B and NGU measure novelty in it.
     """
 
-    size: int = eqx.field(static=True, default=64)
-    width: int = eqx.field(static=True, default=256)
+    size: int = setting(64, COUNT, static=True)
+    width: int = setting(256, COUNT, static=True)
     view: str = eqx.field(static=True, default="")
-    hidden: int = eqx.field(static=True, default=1)  # dense layers between the encoder and the embedding
+    hidden: int = setting(1, COUNT_OR_NONE, static=True)  # dense layers between the encoder and the embedding
     fit: Fit = Fit()
 
     def __check_init__(self):
-        check_numbers(self, {COUNT: ("size", "width"), COUNT_OR_NONE: ("hidden",)})
+        check_numbers(self)
 
     def init(self, key: Key[Array, ""], spec: Spec) -> FitState:
         """(embedding, inverse model) before any experience."""
@@ -167,11 +168,7 @@ class InverseDynamicsEmbedding(eqx.Module):
 class StateBonus(Bonus):
     """A bonus of one state: of s', or with `on="obs"` of s."""
 
-    on: eqx.AbstractVar[str]
-
-    def __check_init__(self):
-        if self.on not in ("obs", "next_obs"):
-            raise ValueError(f"{type(self).__name__} looks at on='obs' or on='next_obs', got on={self.on!r}.")
+    on: eqx.AbstractVar[str]  # one of `ENDS`
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -181,14 +178,11 @@ class StateBonus(Bonus):
 class EmbeddingBonus(Bonus):
     """A bonus on an embedding of the observation: the settings of that embedding."""
 
-    embedding: int = eqx.field(static=True, default=128)
-    width: int = eqx.field(static=True, default=256)
+    embedding: int = setting(128, COUNT, static=True)
+    width: int = setting(256, COUNT, static=True)
     view: str = eqx.field(static=True, default="")
-    hidden: int = eqx.field(static=True, default=1)  # dense layers between the encoder and the embedding
+    hidden: int = setting(1, COUNT_OR_NONE, static=True)  # dense layers between the encoder and the embedding
     memory: EpisodeMemory = NoMemory()
-
-    def __check_init__(self):
-        check_numbers(self, {COUNT: ("embedding", "width"), COUNT_OR_NONE: ("hidden",)})
 
     def embedding_of(self, spec: Spec, key: Key[Array, ""], deeper: int = 0) -> Embedding:
         """A new embedding, `deeper` by so many dense layers."""

@@ -11,7 +11,7 @@ from made import nets
 from made.bonuses.embedding import Embedding, EmbeddingBonus, InverseModel, he_scaled
 from made.bonuses.episodic import VisitCounts
 from made.core import Bonus, EpisodeMemory, Space, trees
-from made.core.config import AT_LEAST_ZERO, check_numbers
+from made.core.config import AT_LEAST_ZERO, SEVERAL, setting
 from made.nets.fit import Fit, FitState, with_prefix
 
 
@@ -48,13 +48,10 @@ class ICM(EmbeddingBonus):
     there. MADE's Appendix B gives the weights 0.2 and 0.8.
     """
 
-    forward_weight: float = 0.2
-    inverse_weight: float = 0.8
+    forward_weight: float = setting(0.2, AT_LEAST_ZERO)
+    inverse_weight: float = setting(0.8, AT_LEAST_ZERO)
     fit: Fit = Fit()
     reads: ClassVar[tuple[str, ...]] = ("obs", "action", "next_obs")
-
-    def __check_init__(self):
-        check_numbers(self, {AT_LEAST_ZERO: ("forward_weight", "inverse_weight")})
 
     def init(self, key, spec) -> FitState:
         k_embedding, k_forward, k_inverse = jax.random.split(key, 3)
@@ -136,13 +133,9 @@ class Disagreement(EmbeddingBonus):
     batches. It reads s and a only, so planners over all (s, a) can use it.
     """
 
-    models: int = eqx.field(static=True, default=5)
+    models: int = setting(5, SEVERAL, static=True)
     fit: Fit = Fit()
     reads: ClassVar[tuple[str, ...]] = ("obs", "action")
-
-    def __check_init__(self):
-        if self.models < 2:
-            raise ValueError(f"Disagreement needs models >= 2, or there is nobody to disagree; got {self.models}.")
 
     def init(self, key, spec):
         k_embedding, k_models = jax.random.split(key)

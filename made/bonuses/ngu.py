@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from made.bonuses.embedding import InverseDynamicsEmbedding
 from made.bonuses.rnd import RND
 from made.core import Bonus, EpisodeMemory, EpisodeNote, NoMemory, running_stats
-from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, POSITIVE, check_numbers
+from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, POSITIVE, check_numbers, setting
 from made.nets.fit import FitState
 
 SAME = 1e-10  # squared distances below this share of the squared length are rounding: the same observation again
@@ -19,15 +19,14 @@ SAME = 1e-10  # squared distances below this share of the squared length are rou
 class Kernel(eqx.Module):
     """The constants of the episodic similarity, with the names and values of the paper's Table of parameters."""
 
-    k: int = eqx.field(static=True, default=10)  # neighbors
-    epsilon: float = 1e-4
-    cluster: float = 0.008  # relative squared distances below this are zero
-    offset: float = 0.001  # c, the pseudo-count's constant
-    most: float = 8.0  # s_m: beyond this similarity nothing is paid
+    k: int = setting(10, COUNT, static=True)  # neighbors
+    epsilon: float = setting(1e-4, POSITIVE)
+    cluster: float = setting(0.008, AT_LEAST_ZERO)  # relative squared distances below this are zero
+    offset: float = setting(0.001, POSITIVE)  # c, the pseudo-count's constant
+    most: float = setting(8.0, ABOVE_ZERO)  # s_m: beyond this similarity nothing is paid
 
     def __check_init__(self):
-        positive = {POSITIVE: ("epsilon", "offset"), COUNT: ("k",)}
-        check_numbers(self, {**positive, AT_LEAST_ZERO: ("cluster",), ABOVE_ZERO: ("most",)})
+        check_numbers(self)
 
     def similarity(self, squares: Float[Array, " k"], usual: Float[Array, ""]) -> Float[Array, ""]:
         """sqrt(sum_i K(f, f_i)) + c, with K = epsilon / (max(d_i^2 / d_m^2 - cluster, 0) + epsilon); inf is nobody."""
@@ -99,11 +98,10 @@ class NGU(Bonus):
     features: InverseDynamicsEmbedding = InverseDynamicsEmbedding(size=32)
     lifelong: Bonus = RND(squared=True)
     kernel: Kernel = Kernel()
-    most: float = 5.0  # L, the largest factor
-    capacity: int = eqx.field(static=True, default=0)  # 0: the task's clock, or 1,000 where it has none
+    most: float = setting(5.0, ABOVE_ZERO)  # L, the largest factor
+    capacity: int = setting(0, COUNT_OR_NONE, static=True)  # 0: the task's clock, or 1,000 where it has none
 
     def __check_init__(self):
-        check_numbers(self, {ABOVE_ZERO: ("most",), COUNT_OR_NONE: ("capacity",)})
         if not isinstance(self.lifelong.memory, NoMemory):
             name = type(self.lifelong).__name__
             raise ValueError(f"NGU takes a life-long bonus without episodic memory, not {name}.")
@@ -165,11 +163,8 @@ class E3B(Bonus):
     """
 
     features: InverseDynamicsEmbedding = InverseDynamicsEmbedding()
-    ridge: float = 0.1
+    ridge: float = setting(0.1, POSITIVE)  # without it C has no inverse at the start
     reads: ClassVar[tuple[str, ...]] = ("next_note",)
-
-    def __check_init__(self):
-        check_numbers(self, {POSITIVE: ("ridge",)})  # without a ridge C has no inverse at the start
 
     @property
     def memory(self) -> EpisodeMemory:  # type: ignore[override]

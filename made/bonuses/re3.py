@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from made.bonuses.embedding import Embedding, EmbeddingBonus, RandomEncoder, StateBonus
+from made.bonuses.embedding import ENDS, Embedding, EmbeddingBonus, RandomEncoder, StateBonus
 from made.core import LearnsFrom, Transition, ring_buffer, trees
+from made.core.config import check_numbers, setting
 from made.nets.likelihood import observation_model
 
 CACHED, LAUNCHED = 64**2, 128**2  # others at a time: as a cache holds on a CPU, as keep a GPU busy; squares: `largest`
@@ -37,13 +38,14 @@ class RE3(StateBonus, EmbeddingBonus):
     k: int = eqx.field(static=True, default=3)
     capacity: int = eqx.field(static=True, default=10_000)
     log: bool = eqx.field(static=True, default=False)
-    on: str = eqx.field(static=True, default="obs")
+    on: str = setting("obs", ENDS, static=True)
     chunk: int = eqx.field(static=True, default=512)  # observations compared at a time, with so many others at
     block: int = eqx.field(static=True, default=0)  # a time: they bound the matrix of distances; 0: as suits the device
     released: bool = eqx.field(static=True, default=False)
     learns_from: ClassVar[LearnsFrom] = "new"
 
     def __check_init__(self):
+        check_numbers(self)
         if not 1 <= self.k < min(self.capacity, self.block or self.capacity) or self.chunk < 1:
             raise ValueError(
                 f"RE3 looks for the k-th neighbor of chunk observations among capacity others, block at a time: it "

@@ -16,14 +16,13 @@ from made.bonuses.densities.vae import WindowVAE
 from made.bonuses.embedding import RandomEncoder, is_image, last_frame
 from made.bonuses.made import MADE
 from made.core import Bonus, Density, EpisodeMemory, Metrics, NoMemory, trees
-from made.core.config import COUNT, check_numbers
+from made.core.config import COUNT, setting
 from made.nets.fast_conv import upconv3x3
 from made.nets.fit import Fit, FitState, with_prefix
 from made.nets.layers import MLP, ConvNet, convolve, orthogonal_linear
 from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
 
 LARGEST_LOSS = 160.0  # of a pair: its factor, exp(80), is the last that float32 can still square
-NORMALISERS = ("released", "correct", "none")
 
 
 def made_released(normaliser: str = "released", *, cover: Bonus | None = None, density: Density | None = None) -> MADE:
@@ -85,13 +84,8 @@ class FactorNormalized(Density):
     """
 
     density: Density
-    normaliser: str = eqx.field(static=True, default="released")
-    sample: int = eqx.field(static=True, default=512)
-
-    def __check_init__(self):
-        check_numbers(self, {COUNT: ("sample",)})
-        if self.normaliser not in NORMALISERS:
-            raise ValueError(f"normaliser={self.normaliser!r} must be one of {', '.join(NORMALISERS)}.")
+    normaliser: str = setting("released", ("released", "correct", "none"), static=True)
+    sample: int = setting(512, COUNT, static=True)
 
     def init(self, key, spec):
         return FactorNormalizedState(self.density.init(key, spec), running_variance())
@@ -155,16 +149,13 @@ class ReleasedRND(Bonus):
     """
 
     fit: Fit = Fit(learning_rate=2e-4, clip=1e9, steps=1, batch=512)
-    width: int = eqx.field(static=True, default=1024)
-    hidden: int = eqx.field(static=True, default=512)
-    features: int = eqx.field(static=True, default=128)
+    width: int = setting(1024, COUNT, static=True)
+    hidden: int = setting(512, COUNT, static=True)
+    features: int = setting(128, COUNT, static=True)
     view: str = eqx.field(static=True, default="")
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ("next_obs",)
-
-    def __check_init__(self):
-        check_numbers(self, {COUNT: ("width", "hidden", "features")})
 
     def init(self, key, spec):
         k_encoder, k_target, _, k_predictor = jax.random.split(key, 4)
@@ -309,8 +300,8 @@ class ReleasedVAE(WindowVAE):
     """
 
     fit: Fit = Fit(learning_rate=1e-3, clip=1e9, steps=1, batch=128)
-    latent: int = eqx.field(static=True, default=128)
-    width: int = eqx.field(static=True, default=256)
+    latent: int = setting(128, COUNT, static=True)
+    width: int = setting(256, COUNT, static=True)
     network: ClassVar[type] = ReleasedNetwork
     fresh: ClassVar[int] = 0
 

@@ -27,7 +27,6 @@ from made.core import (
     ring_buffer,
     trees,
 )
-from made.core.config import check_types
 
 DRAWS = 512  # recent steps that a density is given at each update
 AT_A_TIME = 256  # images that are encoded at once
@@ -154,9 +153,6 @@ class CachedRND(Bonus):
     steps: int = eqx.field(static=True, default=0)
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ("next_obs",)
-
-    def __check_init__(self):
-        check_types(self)
 
     def init(self, key, spec):
         return CachedState(self.rnd.init(key, spec), jnp.full((self.steps, self.rnd.width), jnp.nan, jnp.float16))

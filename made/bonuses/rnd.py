@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from made.bonuses.embedding import Embedding, EmbeddingBonus, StateBonus
+from made.bonuses.embedding import ENDS, Embedding, EmbeddingBonus, StateBonus
 from made.bonuses.episodic import VisitCounts
 from made.core import Bonus, EpisodeMemory, NoMemory, dict_obs, running_stats, trees
-from made.core.config import AT_LEAST_ZERO, COUNT_OR_NONE, check_numbers
+from made.core.config import AT_LEAST_ZERO, COUNT_OR_NONE, setting
 from made.nets.fit import Fit, FitState, with_prefix
 
 FAR = 5.0  # normalized observations are kept within this many deviations, as in the paper
@@ -38,14 +38,11 @@ class RND(StateBonus, EmbeddingBonus):
     ('obs',)
     """
 
-    on: str = eqx.field(static=True, default="next_obs")
-    deeper: int = eqx.field(static=True, default=2)  # dense layers that the copy has beyond: it must be able to copy
+    on: str = setting("next_obs", ENDS, static=True)
+    deeper: int = setting(2, COUNT_OR_NONE, static=True)  # more dense layers in the copy: it must be able to copy
     squared: bool = eqx.field(static=True, default=False)
     normalize: bool = eqx.field(static=True, default=False)
     fit: Fit = Fit()
-
-    def __check_init__(self):
-        check_numbers(self, {COUNT_OR_NONE: ("deeper",)})
 
     def init(self, key, spec):
         k_target, k_predictor = jax.random.split(key)
@@ -99,11 +96,10 @@ class NovelD(Bonus):
     """
 
     novelty: Bonus = RND()
-    alpha: float = 0.5
+    alpha: float = setting(0.5, AT_LEAST_ZERO)
     memory: EpisodeMemory = VisitCounts()
 
     def __check_init__(self):
-        check_numbers(self, {AT_LEAST_ZERO: ("alpha",)})
         if not isinstance(self.novelty.memory, NoMemory):
             raise ValueError(
                 f"NovelD compares the novelty of s and s', but {type(self.novelty).__name__} keeps an episodic memory, "

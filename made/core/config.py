@@ -35,6 +35,7 @@ SHARE, BELOW_ONE = "a number from 0 to 1", "a number from 0 to below 1"
 AT_LEAST_ZERO, ABOVE_ZERO = "a number of at least 0", "a number above 0"
 POSITIVE, FINITE = "a finite number above 0", "a finite number"
 COUNT, COUNT_OR_NONE = "a whole number of at least 1", "a whole number of at least 0"
+SEVERAL = "a whole number of at least 2"
 _HOLDS: dict[str, Callable[[Any], bool]] = {
     SHARE: lambda x: 0 <= x <= 1,
     BELOW_ONE: lambda x: 0 <= x < 1,
@@ -42,6 +43,7 @@ _HOLDS: dict[str, Callable[[Any], bool]] = {
     ABOVE_ZERO: lambda x: x > 0,
     POSITIVE: lambda x: 0 < x < math.inf,
     FINITE: lambda x: -math.inf < x < math.inf,
+    SEVERAL: lambda x: 2 <= x < math.inf and x == int(x),
     COUNT: lambda x: 1 <= x < math.inf and x == int(x),
     COUNT_OR_NONE: lambda x: 0 <= x < math.inf and x == int(x),
 }
@@ -281,22 +283,33 @@ def _is_number(x: Any, kinds: set[Any], static: bool) -> bool:
     return is_array or isinstance(x, int | np.integer)
 
 
-def check_numbers(thing: Any, wanted: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuse fields out of range, named by the range that they must lie in; not those that are traced or stacked.
+def setting(default: Any, within: str | range | tuple[str, ...], static: bool = False) -> Any:
+    """A field with what it must be: words such as `COUNT`, a range of whole numbers, or a tuple of choices."""
+    return eqx.field(default=default, static=static, metadata={"within": within})
+
+
+def check_numbers(thing: Any, wanted: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> None:
+    """Refuse fields out of the range of their `setting`, or of the one named here; not those traced or stacked.
 
     For the `__check_init__` of whatever has settings: a number out of range would run to the end and learn nothing.
+    Bonuses and densities are checked by their base class.
     """
     check_types(thing)
-    for words, names in wanted.items():
-        for name in names:
-            x = getattr(thing, name)
-            if isinstance(x, int | float | np.integer | np.floating) and not _HOLDS[words](x):
-                _refuse(thing, name, words)
+    ranges = {field.name: field.metadata["within"] for field in dataclasses.fields(thing) if "within" in field.metadata}
+    for name, within in (ranges | {name: words for words, names in wanted.items() for name in names}).items():
+        x, words = getattr(thing, name), within
+        if isinstance(within, range):
+            words = f"a whole number from {within.start} to {within.stop - 1}"
+        elif isinstance(within, tuple):
+            words = " or ".join(map(repr, within))
+        holds = _HOLDS[within] if isinstance(within, str) else within.__contains__
+        if isinstance(x, str | int | float | np.integer | np.floating) and not holds(x):
+            _refuse(thing, name, words)
 
 
 def _refuse(thing: Any, name: str, words: str) -> NoReturn:
     default = next(field.default for field in dataclasses.fields(thing) if field.name == name)
-    hint = "" if default is dataclasses.MISSING else f": {default} is usual"
+    hint = "" if default is dataclasses.MISSING else f": {default!r} is usual"
     raise ValueError(f"{type(thing).__name__} takes {words} as {name}, got {getattr(thing, name)!r}{hint}.")
 
 

@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from made.core.config import check_numbers
+
 if TYPE_CHECKING:  # to a type checker a declared variable must not look like a dataclass field with a place of its own
     from typing import ClassVar as AbstractVar
 else:
@@ -196,6 +198,9 @@ class Estimator(eqx.Module):
             return update(self, state, learning_data(batch, self.learns_from), key)
 
         cls.update = selected
+
+    def __check_init__(self):
+        check_numbers(self)
 
     @abc.abstractmethod
     def init(self, key: Key[Array, ""], spec: Spec) -> PyTree:

@@ -121,7 +121,7 @@ def test_goals_follow_from_what_is_observed():
     assert goal_space(Space((3,), jnp.int32, 5), "", 6)[:2] == ("regions", 64)
     with pytest.raises(ValueError, match="name one of 'full', 'direction'"):
         goal_space({"full": image, "direction": Space((), jnp.int32, 4)}, "", 6)
-    with pytest.raises(ValueError, match="bits=20"):
+    with pytest.raises(ValueError, match="from 1 to 16 as bits, got 20"):
         AMIGo(bits=20)
 
 

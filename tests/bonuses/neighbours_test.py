@@ -151,7 +151,7 @@ def test_disagreement_is_the_variance_of_the_models():
         assert np.isclose(paid[t, n], said.var(0).mean(), rtol=1e-4)
         losses.append(((said - embedded(state.embedding, step.next_obs)) ** 2).sum(0))
     assert np.isclose(metrics["disagreement/loss"], np.mean(losses), rtol=1e-4)
-    with pytest.raises(ValueError, match="models >= 2"):
+    with pytest.raises(ValueError, match="a whole number of at least 2 as models, got 1"):
         Disagreement(models=1)
 
 

@@ -86,5 +86,5 @@ def test_the_copy_is_as_deep_as_asked():
 
 
 def test_a_wrong_end_of_the_transition_is_refused():
-    with pytest.raises(ValueError, match="on='action'"):
+    with pytest.raises(ValueError, match="RND takes 'obs' or 'next_obs' as on, got 'action'"):
         RND(on="action")

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from made.core import Density, LearnsFrom, Transition, dict_obs, ring_buffer, running_stats, table_sizes, trees
-from made.core.config import ABOVE_ZERO, POSITIVE, SHARE, check_numbers, check_types
+from made.core.config import ABOVE_ZERO, POSITIVE, SHARE, check_numbers, setting
 from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
 
 
@@ -21,7 +21,7 @@ class WindowDensity(Density):
     capacity: eqx.AbstractVar[int]
 
     def __check_init__(self):
-        check_types(self)
+        check_numbers(self)
         if isinstance(self.window, int) and not 1 <= self.window <= self.capacity:  # not where it is traced
             raise ValueError(
                 f"{type(self).__name__} keeps the last window={self.window} pairs, but has room for "
@@ -89,11 +89,8 @@ class GeometricMixture(Density):
     effective number of pairs, M / sum_i w_i^2 for batches of M: log_density = log max(d_mix M / sum w^2, 1).
     """
 
-    eta: float = 0.02
+    eta: float = setting(0.02, SHARE)
     learns_from: ClassVar[LearnsFrom] = "new"
-
-    def __check_init__(self):
-        check_numbers(self, {SHARE: ("eta",)})
 
     def init(self, key, spec):
         return MixtureState(jnp.zeros(table_sizes(spec, "GeometricMixture")), jnp.zeros(()))
@@ -121,12 +118,8 @@ class HashedRecentCounts(_WindowCounts):
 
     window: int = 10_000
     capacity: int = eqx.field(static=True, default=10_000)
-    bits: int = eqx.field(static=True, default=20)
+    bits: int = setting(20, range(1, 31), static=True)
     view: str = eqx.field(static=True, default="")
-
-    def __check_init__(self):
-        if not 1 <= self.bits <= 30:
-            raise ValueError(f"HashedRecentCounts has 2^bits slots with 1 <= bits <= 30, got bits={self.bits}.")
 
     def init(self, key, spec):
         dict_obs.looked_at(spec.obs, self.view)  # a part that is not there is refused here
@@ -164,14 +157,11 @@ class Factorized(WindowDensity):
     """
 
     window: int = 10_000
-    alpha: float = 0.5
+    alpha: float = setting(0.5, POSITIVE)
     capacity: int = eqx.field(static=True, default=10_000)
     view: str = eqx.field(static=True, default="")
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)
     learns_from: ClassVar[LearnsFrom] = "new"
-
-    def __check_init__(self):
-        check_numbers(self, {POSITIVE: ("alpha",)})
 
     def init(self, key, spec):
         seen = observation_model(spec, self.view, self.symbols)
@@ -227,13 +217,10 @@ class Standardized(Density):
     """
 
     density: Density
-    scale: float = 1.0
-    clip: float = 3.0
-    memory: float = 10_000.0
-    sample: int = eqx.field(static=True, default=512)  # the most pairs of a batch that the moments look at
-
-    def __check_init__(self):
-        check_numbers(self, {ABOVE_ZERO: ("scale", "clip", "memory", "sample")})
+    scale: float = setting(1.0, ABOVE_ZERO)
+    clip: float = setting(3.0, ABOVE_ZERO)
+    memory: float = setting(10_000.0, ABOVE_ZERO)
+    sample: int = setting(512, ABOVE_ZERO, static=True)  # the most pairs of a batch that the moments look at
 
     def init(self, key, spec):
         return StandardizedState(self.density.init(key, spec), running_stats.empty())
@@ -269,10 +256,7 @@ class SuccessorDensity(Density):
     """
 
     density: Density
-    arrived: float = 1.0
-
-    def __check_init__(self):
-        check_numbers(self, {SHARE: ("arrived",)})
+    arrived: float = setting(1.0, SHARE)
 
     def init(self, key, spec):
         return self.density.init(key, spec)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from made.bonuses.densities.recent_counts import WindowDensity
 from made.bonuses.embedding import has_convolutions
 from made.core import LearnsFrom, ring_buffer, trees
-from made.core.config import AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, check_numbers
+from made.core.config import AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, setting
 from made.nets.fit import Fit, FitState, with_prefix
 from made.nets.layers import MLP, Linear, convolved, to_cells, to_pixels, windows
 from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
@@ -151,8 +151,8 @@ class WindowVAE(WindowDensity):
     window: int = 10_000
     fit: Fit = Fit(learning_rate=2e-3, steps=8, batch=128)
     capacity: int = eqx.field(static=True, default=10_000)  # buffer size; runs with smaller windows are vectorized
-    latent: int = eqx.field(static=True, default=32)
-    width: int = eqx.field(static=True, default=128)
+    latent: int = setting(32, COUNT, static=True)
+    width: int = setting(128, COUNT, static=True)
     view: str = eqx.field(static=True, default="")
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)  # (): every byte image is pixels
     network: eqx.AbstractClassVar[type]  # of (outline, latent, width, key), with `inputs` and `terms`
@@ -160,7 +160,6 @@ class WindowVAE(WindowDensity):
     learns_from: ClassVar[LearnsFrom] = "recent"
 
     def __check_init__(self):
-        check_numbers(self, {COUNT: ("latent", "width")})
         if self.fit.batch < 1:
             raise ValueError(f"{type(self).__name__} takes fit.batch of at least 1, got fit.batch={self.fit.batch}.")
 
@@ -222,13 +221,10 @@ class VAE(WindowVAE):
     8
     """
 
-    free: float = 0.05  # free nats of each latent in the loss, against early posterior collapse
-    samples: int = eqx.field(static=True, default=0)  # 0: at the mean of q
-    fresh: int = eqx.field(static=True, default=3)  # new pairs per learned pair; 0: always all steps
+    free: float = setting(0.05, AT_LEAST_ZERO)  # free nats of each latent in the loss, against early posterior collapse
+    samples: int = setting(0, COUNT_OR_NONE, static=True)  # 0: at the mean of q
+    fresh: int = setting(3, COUNT_OR_NONE, static=True)  # new pairs per learned pair; 0: always all steps
     network: ClassVar[type] = AutoEncoder
-
-    def __check_init__(self):
-        check_numbers(self, {AT_LEAST_ZERO: ("free",), COUNT_OR_NONE: ("samples", "fresh")})
 
     def loss(self, fit, kl):
         return jnp.maximum(kl.mean(0), self.free).sum() - fit.mean()
