@@ -87,7 +87,14 @@ class Clipped(RewardWrapper):
 
 
 class StatefulWrapper(RewardWrapper):
-    """A bonus that keeps a state of its own around that of the bonus inside, which comes first in it."""
+    """A bonus that measures the bonus inside when it is updated; the state of that one comes first in its own."""
+
+    def __check_init__(self):
+        if "value" in self.bonus.reads:
+            raise ValueError(
+                f"{type(self).__name__} asks for rewards when it is updated, and {type(self.bonus).__name__} has them "
+                "only with an agent's values: take a bonus that does not read 'value'."
+            )
 
     @property
     def memory(self) -> EpisodeMemory:  # type: ignore[override]
@@ -130,11 +137,6 @@ class Normalized(StatefulWrapper):
             raise ValueError(
                 f"Normalized divides by the deviation of='reward', or of='return' together with n_envs >= 1, the "
                 f"number of environments whose returns it follows; got of={self.of!r}, n_envs={self.n_envs}."
-            )
-        if "value" in self.bonus.reads:
-            raise ValueError(
-                f"Normalized asks for rewards when it is updated, and {type(self.bonus).__name__} has them only "
-                "with an agent's values: normalize a bonus that does not read 'value'."
             )
 
     def init(self, key, spec):
@@ -189,10 +191,6 @@ class Calibrated(StatefulWrapper):
     strength: float = setting(0.5, AT_LEAST_ZERO)
     warmup: int = setting(100, COUNT_OR_NONE)
     horizon: int = setting(0, COUNT_OR_NONE, static=True)  # 0: the task's time limit
-
-    def __check_init__(self):
-        if "value" in self.bonus.reads:
-            raise ValueError(f"Calibrated takes a bonus that does not read 'value', not {type(self.bonus).__name__}.")
 
     def init(self, key, spec):
         if not self.horizon and not spec.horizon:

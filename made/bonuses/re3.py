@@ -81,13 +81,6 @@ class RE3(StateBonus, EmbeddingBonus):
         return RE3State(state.encoder, ring), {"re3/held": ring_buffer.size(ring).astype(float)}
 
 
-class Nearest(NamedTuple):
-    """The nearest of the points looked at so far, for each of b queries: how they rank, and where they are."""
-
-    rank: Float[Array, "b k"]
-    at: Int[Array, "b k"]
-
-
 def distances(
     ring: ring_buffer.Ring, queries: Float[Array, "b d"], k: int, block: int, all_blocks: bool | None = None
 ) -> Float[Array, " b"]:
@@ -105,7 +98,8 @@ def distances(
     middle = queries.mean(0)
     centred = queries - middle
 
-    def look(i: Array, best: Nearest) -> Nearest:
+    def look(i: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
+        """(how the nearest points so far rank for each query, where they are) [b, k + 1] with one more block."""
         begin = i * block
         start = jnp.minimum(begin, n - block)  # the last block reaches back into the one before it
         some = jax.lax.dynamic_slice_in_dim(points, start, block) - middle
@@ -114,15 +108,14 @@ def distances(
         rank = 2 * products - jnp.sum(some**2, -1)
         rank = jnp.where((number >= begin) & (number < held), rank, -jnp.inf)
         near = jax.vmap(lambda row: largest(row, k + 1))(rank)
-        ranks = jnp.concatenate([best.rank, jnp.take_along_axis(rank, near, -1)], -1)
-        at = jnp.concatenate([best.at, start + near], -1)
+        ranks = jnp.concatenate([best[0], jnp.take_along_axis(rank, near, -1)], -1)
         rank, chosen = jax.lax.top_k(ranks, k + 1)
-        return Nearest(rank, jnp.take_along_axis(at, chosen, -1))
+        return rank, jnp.take_along_axis(jnp.concatenate([best[1], start + near], -1), chosen, -1)
 
-    none = Nearest(jnp.full((queries.shape[0], k + 1), -jnp.inf), jnp.zeros((queries.shape[0], k + 1), jnp.int32))
-    best = jax.lax.fori_loop(0, -(-(n if all_blocks else held) // block), look, none)
-    exact = jnp.sqrt(jnp.sum((points[best.at] - queries[:, None]) ** 2, -1))
-    return jnp.max(jnp.where(jnp.isfinite(best.rank), exact, 0.0), -1)
+    none = jnp.full((queries.shape[0], k + 1), -jnp.inf), jnp.zeros((queries.shape[0], k + 1), jnp.int32)
+    rank, at = jax.lax.fori_loop(0, -(-(n if all_blocks else held) // block), look, none)
+    exact = jnp.sqrt(jnp.sum((points[at] - queries[:, None]) ** 2, -1))
+    return jnp.max(jnp.where(jnp.isfinite(rank), exact, 0.0), -1)
 
 
 def largest(rank: Float[Array, " n"], k: int) -> Int[Array, " k"]:

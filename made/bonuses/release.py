@@ -25,18 +25,6 @@ from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
 LARGEST_LOSS = 160.0  # of a pair: its factor, exp(80), is the last that float32 can still square
 
 
-def made_released(normaliser: str = "released", *, cover: Bonus | None = None, density: Density | None = None) -> MADE:
-    """MADE of the authors' RAD code.
-
-        b(s, a, s') = norm(target(s') - predictor(s')) * exp(ir(s, a) / 2) / deviation of the factor exp(ir / 2)
-
-    ir is the loss of their VAE for this pair (`ReleasedVAE`). `normaliser`: "released" keeps the bug in their running
-    standard deviation, "correct" fixes it, "none" does not normalize, as their Dreamer.
-    """
-    recent = FactorNormalized(ReleasedVAE() if density is None else density, normaliser)
-    return MADE(OrthogonalRND() if cover is None else cover, recent)
-
-
 class RunningVariance(NamedTuple):
     """The released running mean and variance."""
 
@@ -310,3 +298,16 @@ class ReleasedVAE(WindowVAE):
 
     def log_density(self, state, batch):
         return jnp.maximum(super().log_density(state, batch), -LARGEST_LOSS)
+
+
+def made_released(
+    normaliser: str = "released", *, cover: Bonus = OrthogonalRND(), density: Density = ReleasedVAE()
+) -> MADE:
+    """MADE of the authors' RAD code.
+
+        b(s, a, s') = norm(target(s') - predictor(s')) * exp(ir(s, a) / 2) / deviation of the factor exp(ir / 2)
+
+    ir is the loss of their VAE for this pair (`ReleasedVAE`). `normaliser`: "released" keeps the bug in their running
+    standard deviation, "correct" fixes it, "none" does not normalize, as their Dreamer.
+    """
+    return MADE(cover, FactorNormalized(density, normaliser))
