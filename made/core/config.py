@@ -20,7 +20,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -249,29 +249,39 @@ def parse_as(old: Any, text: str, path: str) -> Any:
     return new
 
 
-def check_types(thing: Any) -> None:
-    """Refuse what is no number, or no whole one, in the fields that are declared as such; arrays and tracers pass.
+def setting(default: Any, within: str | range | tuple[str, ...], static: bool = False) -> Any:
+    """A field with what it must be: words such as `COUNT`, a range of whole numbers, or a tuple of choices."""
+    return eqx.field(default=default, static=static, metadata={"within": within})
 
-    For the `__check_init__` of whatever has settings; `check_numbers` does it too.
+
+def check_numbers(thing: Any, wanted: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> None:
+    """Refuse what is no number, or no whole one, in fields declared as such, and what is out of the range of a field.
+
+    For the `__check_init__` of whatever has settings: a number out of range would run to the end and learn nothing.
+    Ranges are those of `setting`, or named here. Arrays and tracers pass. Bonuses and densities are checked by their
+    base class.
     """
-    for field in dataclasses.fields(thing):
-        kinds, x = _numbers_of(field.type), getattr(thing, field.name, None)
-        if not (field.init and kinds):
-            continue
-        several, static = tuple in kinds, bool(field.metadata.get("static"))
-        parts = x if several and isinstance(x, tuple) else (x,)
-        if several != isinstance(x, tuple) or not all(_is_number(part, kinds, static) for part in parts):
-            words = "a number" if float in kinds else "a whole number"
-            words = f"a tuple, each entry {words}" if several else words
-            _refuse(thing, field.name, words + " or None" * (type(None) in kinds))
+    ranges = {name: words for words, names in wanted.items() for name in names}
+    for field in (field for field in dataclasses.fields(thing) if field.init):
+        x = getattr(thing, field.name)
+        words = _other_type(field, x) or _out_of_range(x, ranges.get(field.name, field.metadata.get("within")))
+        if words:
+            hint = "" if field.default is dataclasses.MISSING else f": {field.default!r} is usual"
+            raise ValueError(f"{type(thing).__name__} takes {words} as {field.name}, got {x!r}{hint}.")
 
 
-def _numbers_of(declared: Any) -> set[Any]:
-    """The kinds of number that a declared type allows, with None and tuple; nothing where it allows anything else."""
-    if typing.get_origin(declared) is tuple and typing.get_args(declared) in ((int, ...), (float, ...)):
-        return {tuple, typing.get_args(declared)[0]}
-    kinds = {declared} if isinstance(declared, type) else set(typing.get_args(declared))
-    return kinds if kinds & {int, float} and kinds <= {int, float, type(None)} else set()
+def _other_type(field: dataclasses.Field, x: Any) -> str:
+    """What a field declared as a number takes, where this is nothing of the kind."""
+    declared, static = field.type, bool(field.metadata.get("static"))
+    several = typing.get_origin(declared) is tuple and typing.get_args(declared) in ((int, ...), (float, ...))
+    kinds = {declared} if isinstance(declared, type) else set(typing.get_args(declared)) - {...}
+    if not kinds & {int, float} or not kinds <= {int, float, type(None)}:
+        return ""
+    parts = x if several and isinstance(x, tuple) else (x,)
+    if several == isinstance(x, tuple) and all(_is_number(part, kinds, static) for part in parts):
+        return ""
+    words = "a number" if float in kinds else "a whole number"
+    return f"a tuple, each entry {words}" if several else words + " or None" * (type(None) in kinds)
 
 
 def _is_number(x: Any, kinds: set[Any], static: bool) -> bool:
@@ -283,34 +293,15 @@ def _is_number(x: Any, kinds: set[Any], static: bool) -> bool:
     return is_array or isinstance(x, int | np.integer)
 
 
-def setting(default: Any, within: str | range | tuple[str, ...], static: bool = False) -> Any:
-    """A field with what it must be: words such as `COUNT`, a range of whole numbers, or a tuple of choices."""
-    return eqx.field(default=default, static=static, metadata={"within": within})
-
-
-def check_numbers(thing: Any, wanted: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> None:
-    """Refuse fields out of the range of their `setting`, or of the one named here; not those traced or stacked.
-
-    For the `__check_init__` of whatever has settings: a number out of range would run to the end and learn nothing.
-    Bonuses and densities are checked by their base class.
-    """
-    check_types(thing)
-    ranges = {field.name: field.metadata["within"] for field in dataclasses.fields(thing) if "within" in field.metadata}
-    for name, within in (ranges | {name: words for words, names in wanted.items() for name in names}).items():
-        x, words = getattr(thing, name), within
-        if isinstance(within, range):
-            words = f"a whole number from {within.start} to {within.stop - 1}"
-        elif isinstance(within, tuple):
-            words = " or ".join(map(repr, within))
-        holds = _HOLDS[within] if isinstance(within, str) else within.__contains__
-        if isinstance(x, str | int | float | np.integer | np.floating) and not holds(x):
-            _refuse(thing, name, words)
-
-
-def _refuse(thing: Any, name: str, words: str) -> NoReturn:
-    default = next(field.default for field in dataclasses.fields(thing) if field.name == name)
-    hint = "" if default is dataclasses.MISSING else f": {default!r} is usual"
-    raise ValueError(f"{type(thing).__name__} takes {words} as {name}, got {getattr(thing, name)!r}{hint}.")
+def _out_of_range(x: Any, within: str | range | tuple[str, ...] | None) -> str:
+    """What a field takes, where this is something else; only numbers and words are looked at."""
+    if within is None or not isinstance(x, str | int | float | np.integer | np.floating):
+        return ""
+    if (_HOLDS[within] if isinstance(within, str) else within.__contains__)(x):
+        return ""
+    if isinstance(within, range):
+        return f"a whole number from {within.start} to {within.stop - 1}"
+    return within if isinstance(within, str) else " or ".join(map(repr, within))
 
 
 def suggest(given: str, accepted: list[str], listed_by: str = "made list") -> str:
