@@ -65,4 +65,5 @@ from made.training.train_run import train as train
 
 __version__ = "0.1.0"
 
-__all__ = [name for name, x in list(globals().items()) if hasattr(x, "__module__") and not name.startswith("_")]
+_names = [name for name, x in globals().items() if hasattr(x, "__module__") and not name.startswith("_")]  # no modules
+__all__ = _names  # pyright: ignore[reportUnsupportedDunderAll]

@@ -81,7 +81,9 @@ class Teacher(eqx.Module):
         """Logits of the goals, and the value."""
         if self.goals.kind == "cells":
             x = jnp.log1p(part.astype(float)) if part.dtype == jnp.uint8 else part
-            apply = functools.partial(nets.convolve, products=True)  # vectorized runs would make grouped convolutions
+            apply: Callable = functools.partial(
+                nets.convolve, products=True
+            )  # vectorized runs would make grouped convolutions
         else:
             x, apply = nets.as_vector(part, self.goals.space), lambda layer, x: layer(x)
         for layer in self.layers[:-1]:

@@ -3,8 +3,7 @@
 Algorithm 1 of the paper says: estimate densities, form the reward r_k, hand it to any planner. So the one seam
 of the code is a function `reward_fn = r_k`. A `Bonus` makes it, an `Agent` consumes it, and neither knows the other.
 
-Every class here is abstract; every class elsewhere is final. Objects are frozen and hold configuration only;
-what changes lives in separate pytrees whose every leaf is an array.
+Objects are frozen and hold configuration only; what changes lives in separate pytrees whose every leaf is an array.
 """
 
 import abc

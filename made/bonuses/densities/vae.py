@@ -13,6 +13,7 @@ from made.bonuses.densities.recent_counts import WindowDensity
 from made.bonuses.embedding import has_convolutions
 from made.core import LearnsFrom, ring_buffer, trees
 from made.core.config import AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, setting
+from made.core.interfaces import AbstractVar
 from made.nets.fit import Fit, FitState, with_prefix
 from made.nets.layers import MLP, Linear, convolved, to_cells, to_pixels, windows
 from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
@@ -88,15 +89,15 @@ class AutoEncoder(eqx.Module):
     ups: tuple[ImageDecoder | None, ...]
     log_scale: Float[Array, " scales"]
     outline: ObservationModel = eqx.field(static=True)
-    latent: int = eqx.field(static=True)
 
     def __init__(self, outline: ObservationModel, latent: int, width: int, key: Key[Array, ""]):
         k_in, k_out, k_down, k_up = jax.random.split(key, 4)
-        self.outline, self.latent = outline, latent
+        self.outline = outline
         images = {i: leaf.shape for i, leaf in enumerate(outline.leaves) if has_convolutions(leaf)}
         downs = {i: ImageEncoder(x[-1], (32, 64), jax.random.fold_in(k_down, i)) for i, x in images.items()}
         ups = {i: ImageDecoder(x, (32, 32), jax.random.fold_in(k_up, i)) for i, x in images.items()}  # type: ignore
-        self.downs, self.ups = (tuple(map(of.get, range(len(outline.leaves)))) for of in (downs, ups))
+        leaves = range(len(outline.leaves))
+        self.downs, self.ups = tuple(map(downs.get, leaves)), tuple(map(ups.get, leaves))
         inputs = jax.eval_shape(lambda x: self._features(x), jnp.zeros(outline.size)).shape[0]
         self.encoder = MLP((inputs, width, width, 2 * latent), key=k_in)
         self.decoder = MLP((latent, width, width, sum(self._answers())), key=k_out)
@@ -114,11 +115,6 @@ class AutoEncoder(eqx.Module):
         """A stored pair as the network sees it."""
         return self.outline.show(kept, seen)
 
-    def encode(self, shown: Float[Array, " size"]) -> tuple[Float[Array, " latent"], Float[Array, " latent"]]:
-        """Mean and log standard deviation of q(z | x)."""
-        mean, log_deviation = jnp.split(self.encoder(self._features(shown)), 2)
-        return mean, jnp.clip(log_deviation, -7.0, 2.0)
-
     def decode(self, z: Float[Array, " latent"]) -> Float[Array, " size"]:
         """The outputs for a latent: logits and means, leaf after leaf."""
         parts = self.outline.parts(self.decoder(z), self._answers())
@@ -126,7 +122,8 @@ class AutoEncoder(eqx.Module):
 
     def terms(self, shown: Float[Array, " size"], noise: Float[Array, "*K latent"]) -> tuple[Array, Array]:
         """(mean log p(x | z) over the samples z = mean + std * noise, KL(q || N(0, 1)) of each latent)."""
-        mean, log_deviation = self.encode(shown)
+        mean, log_deviation = jnp.split(self.encoder(self._features(shown)), 2)
+        log_deviation = jnp.clip(log_deviation, -7.0, 2.0)
 
         def at(eps: Float[Array, " latent"]) -> Float[Array, ""]:
             answer = self.decode(mean + jnp.exp(log_deviation) * eps)
@@ -155,8 +152,8 @@ class WindowVAE(WindowDensity):
     width: int = setting(128, COUNT, static=True)
     view: str = eqx.field(static=True, default="")
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)  # (): every byte image is pixels
-    network: eqx.AbstractClassVar[type]  # of (outline, latent, width, key), with `inputs` and `terms`
-    fresh: eqx.AbstractVar[int]
+    network: AbstractVar[type]  # of (outline, latent, width, key), with `inputs` and `terms`
+    fresh: AbstractVar[int]
     learns_from: ClassVar[LearnsFrom] = "recent"
 
     def __check_init__(self):
