@@ -18,6 +18,7 @@ from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, setting
 from made.nets.fit import Fit, FitState, with_prefix
 
 BLOCK = 128  # outcomes that the teacher learns from at a time
+CONV_3X3 = functools.partial(eqx.nn.Conv2d, kernel_size=3, padding=1)
 
 
 class GoalSpace(NamedTuple):
@@ -66,10 +67,7 @@ class Teacher(eqx.Module):
     def __init__(self, goals: GoalSpace, width: int, *, key: Key[Array, ""]):
         keys = jax.random.split(key, 5)
         if goals.kind == "cells":
-            sizes, layer = (
-                (goals.space.shape[-1], 16, 16, 16, 1),
-                functools.partial(eqx.nn.Conv2d, kernel_size=3, padding=1),
-            )
+            sizes, layer = (goals.space.shape[-1], 16, 16, 16, 1), CONV_3X3
         else:
             sizes, layer = (goals.inputs, width, width, goals.n), eqx.nn.Linear
         layers = [layer(i, o, key=k) for (i, o), k in zip(itertools.pairwise(sizes), keys, strict=False)]
@@ -81,9 +79,8 @@ class Teacher(eqx.Module):
         """Logits of the goals, and the value."""
         if self.goals.kind == "cells":
             x = jnp.log1p(part.astype(float)) if part.dtype == jnp.uint8 else part
-            apply: Callable = functools.partial(
-                nets.convolve, products=True
-            )  # vectorized runs would make grouped convolutions
+            # As products, since vectorized runs would make grouped convolutions.
+            apply: Callable = functools.partial(nets.convolve, products=True)
         else:
             x, apply = nets.as_vector(part, self.goals.space), lambda layer, x: layer(x)
         for layer in self.layers[:-1]:
