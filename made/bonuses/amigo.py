@@ -77,12 +77,13 @@ class Teacher(eqx.Module):
 
     def __call__(self, part: Array) -> tuple[Float[Array, " goals"], Float[Array, ""]]:
         """Logits of the goals, and the value."""
-        if self.goals.kind == "cells":
-            x = jnp.log1p(part.astype(float)) if part.dtype == jnp.uint8 else part
-            # As products, since vectorized runs would make grouped convolutions.
-            apply: Callable = functools.partial(nets.convolve, products=True)
-        else:
-            x, apply = nets.as_vector(part, self.goals.space), lambda layer, x: layer(x)
+        x = part if self.goals.kind == "cells" else nets.as_vector(part, self.goals.space)
+        if self.goals.kind == "cells" and part.dtype == jnp.uint8:
+            x = jnp.log1p(part.astype(float))
+
+        def apply(layer, x):  # convolutions as products, since vectorized runs would make grouped convolutions
+            return nets.convolve(layer, x, products=True) if self.goals.kind == "cells" else layer(x)
+
         for layer in self.layers[:-1]:
             x = jax.nn.elu(apply(layer, x))
         return apply(self.layers[-1], x).reshape(-1), self.worth(x.reshape(-1, x.shape[-1]).mean(0))[0]

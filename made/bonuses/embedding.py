@@ -1,6 +1,7 @@
 """Embeddings of observations: the vectors in which the deep bonuses measure errors, distances and novelty."""
 
 import math
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -10,7 +11,6 @@ from jaxtyping import Array, Float, Key, PyTree
 from made import nets
 from made.core import Bonus, EpisodeMemory, Metrics, NoMemory, Space, Spec, Transition, dict_obs, trees
 from made.core.config import COUNT, COUNT_OR_NONE, check_numbers, setting
-from made.core.interfaces import AbstractVar
 from made.nets.fast_conv import STRIDES, folded
 from made.nets.fit import Fit, FitState, with_prefix
 from made.nets.likelihood import LARGEST, Leaf, ObservationModel
@@ -169,7 +169,7 @@ class InverseDynamicsEmbedding(eqx.Module):
 class StateBonus(Bonus):
     """A bonus of one state: of s', or with `on="obs"` of s."""
 
-    on: AbstractVar[str]  # one of `ENDS`
+    on: ClassVar[str]  # one of `ENDS`
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -5,14 +5,19 @@ numbers and seeds stack into *lanes* of one program: `vmap` over the stack, one 
 """
 
 import abc
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from made.core.interfaces import AbstractVar, Metrics
+from made.core.interfaces import Metrics
+
+if TYPE_CHECKING:
+    from typing import ClassVar as AbstractVar
+else:
+    from equinox import AbstractVar
 
 
 class Trial(eqx.Module):

@@ -13,7 +13,6 @@ from made.bonuses.densities.recent_counts import WindowDensity
 from made.bonuses.embedding import has_convolutions
 from made.core import LearnsFrom, ring_buffer, trees
 from made.core.config import AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, setting
-from made.core.interfaces import AbstractVar
 from made.nets.fit import Fit, FitState, with_prefix
 from made.nets.layers import MLP, Linear, convolved, to_cells, to_pixels, windows
 from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
@@ -152,8 +151,8 @@ class WindowVAE(WindowDensity):
     width: int = setting(128, COUNT, static=True)
     view: str = eqx.field(static=True, default="")
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)  # (): every byte image is pixels
-    network: AbstractVar[type]  # of (outline, latent, width, key), with `inputs` and `terms`
-    fresh: AbstractVar[int]
+    network: ClassVar[type]  # of (outline, latent, width, key), with `inputs` and `terms`
+    fresh: ClassVar[int]  # new pairs per learned pair; 0: always all steps
     learns_from: ClassVar[LearnsFrom] = "recent"
 
     def __check_init__(self):
@@ -220,7 +219,7 @@ class VAE(WindowVAE):
 
     free: float = setting(0.05, AT_LEAST_ZERO)  # free nats of each latent in the loss, against early posterior collapse
     samples: int = setting(0, COUNT_OR_NONE, static=True)  # 0: at the mean of q
-    fresh: int = setting(3, COUNT_OR_NONE, static=True)  # new pairs per learned pair; 0: always all steps
+    fresh: int = setting(3, COUNT_OR_NONE, static=True)
     network: ClassVar[type] = AutoEncoder
 
     def loss(self, fit, kl):
