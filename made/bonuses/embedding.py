@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from made import nets
 from made.core import Bonus, EpisodeMemory, Metrics, NoMemory, Space, Spec, Transition, dict_obs, trees
-from made.core.config import COUNT, COUNT_OR_NONE, check_numbers, setting
+from made.core.config import COUNT, COUNT_OR_NONE, Configuration, setting
 from made.nets.fast_conv import STRIDES, folded
 from made.nets.fit import Fit, FitState, with_prefix
 from made.nets.likelihood import LARGEST, Leaf, ObservationModel
@@ -128,7 +128,7 @@ class InverseModel(eqx.Module):
         return -jnp.sum(logits.reshape(-1) * truth)
 
 
-class InverseDynamicsEmbedding(eqx.Module):
+class InverseDynamicsEmbedding(Configuration):
     """An embedding of what the agent can influence: it learns to predict the action between two observations.
 
     The idea is of Pathak et al. (2017); E3B and NGU measure novelty in it.
@@ -139,9 +139,6 @@ class InverseDynamicsEmbedding(eqx.Module):
     view: str = eqx.field(static=True, default="")
     hidden: int = setting(1, COUNT_OR_NONE, static=True)  # dense layers between the encoder and the embedding
     fit: Fit = Fit()
-
-    def __check_init__(self):
-        check_numbers(self)
 
     def init(self, key: Key[Array, ""], spec: Spec) -> FitState:
         """(embedding, inverse model) before any experience."""

@@ -10,13 +10,13 @@ from jaxtyping import Array, Float, Int, PyTree
 from made.bonuses.embedding import InverseDynamicsEmbedding
 from made.bonuses.rnd import RND
 from made.core import Bonus, EpisodeMemory, EpisodeNote, NoMemory, running_stats
-from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, POSITIVE, check_numbers, setting
+from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, POSITIVE, Configuration, setting
 from made.nets.fit import FitState
 
 SAME = 1e-10  # squared distances below this share of the squared length are rounding: the same observation again
 
 
-class Kernel(eqx.Module):
+class Kernel(Configuration):
     """The constants of the episodic similarity, with the names and values of the paper's Table of parameters."""
 
     k: int = setting(10, COUNT, static=True)  # neighbors
@@ -24,9 +24,6 @@ class Kernel(eqx.Module):
     cluster: float = setting(0.008, AT_LEAST_ZERO)  # relative squared distances below this are zero
     offset: float = setting(0.001, POSITIVE)  # c, the pseudo-count's constant
     most: float = setting(8.0, ABOVE_ZERO)  # s_m: beyond this similarity nothing is paid
-
-    def __check_init__(self):
-        check_numbers(self)
 
     def similarity(self, squares: Float[Array, " k"], usual: Float[Array, ""]) -> Float[Array, ""]:
         """sqrt(sum_i K(f, f_i)) + c, with K = epsilon / (max(d_i^2 / d_m^2 - cluster, 0) + epsilon); inf is nobody."""

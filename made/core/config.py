@@ -258,8 +258,7 @@ def check_numbers(thing: Any, wanted: Mapping[str, tuple[str, ...]] = MappingPro
     """Refuse what is no number, or no whole one, in fields declared as such, and what is out of the range of a field.
 
     For the `__check_init__` of whatever has settings: a number out of range would run to the end and learn nothing.
-    Ranges are those of `setting`, or named here. Arrays and tracers pass. Bonuses and densities are checked by their
-    base class.
+    Ranges are those of `setting`, or named here. Arrays and tracers pass. A `Configuration` does this by itself.
     """
     ranges = {name: words for words, names in wanted.items() for name in names}
     for field in (field for field in dataclasses.fields(thing) if field.init):
@@ -268,6 +267,13 @@ def check_numbers(thing: Any, wanted: Mapping[str, tuple[str, ...]] = MappingPro
         if words:
             hint = "" if field.default is dataclasses.MISSING else f": {field.default!r} is usual"
             raise ValueError(f"{type(thing).__name__} takes {words} as {field.name}, got {x!r}{hint}.")
+
+
+class Configuration(eqx.Module):
+    """A frozen module whose settings are checked when it is made, after the checks of its own class."""
+
+    def __check_init__(self):
+        check_numbers(self)
 
 
 def _other_type(field: dataclasses.Field, x: Any) -> str:

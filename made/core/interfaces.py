@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from made.core.config import check_numbers
+from made.core.config import Configuration
 
 if TYPE_CHECKING:  # to a type checker a declared variable must not look like a dataclass field with a place of its own
     from typing import ClassVar as AbstractVar
@@ -130,7 +130,7 @@ class Environment(eqx.Module):
         """One action: (next state, what came of it)."""
 
 
-class EpisodeMemory(eqx.Module):
+class EpisodeMemory(Configuration):
     """What a bonus keeps within one episode of one environment: visit counts, a goal."""
 
     def goal(self, spec: Spec) -> Space | None:
@@ -166,7 +166,7 @@ def learning_data(batch: Transition, source: LearnsFrom) -> Transition:
     return getattr(batch.extras, source) if replayed else batch
 
 
-class Estimator(eqx.Module):
+class Estimator(Configuration):
     """What bonuses and densities have in common: `update`, and the part of a replay that it is called with.
 
     On-policy, `update` gets the rollout. Off-policy, it gets what `learns_from` names:
@@ -197,9 +197,6 @@ class Estimator(eqx.Module):
             return update(self, state, learning_data(batch, self.learns_from), key)
 
         cls.update = selected
-
-    def __check_init__(self):
-        check_numbers(self)
 
     @abc.abstractmethod
     def init(self, key: Key[Array, ""], spec: Spec) -> PyTree:

@@ -2,18 +2,14 @@
 
 import abc
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from made.core.config import AT_LEAST_ZERO, SHARE, check_numbers, setting
+from made.core.config import AT_LEAST_ZERO, SHARE, Configuration, setting
 
 
-class Schedule(eqx.Module):
+class Schedule(Configuration):
     """A number for each iteration, made of numbers that are not negative."""
-
-    def __check_init__(self):
-        check_numbers(self)
 
     @abc.abstractmethod
     def __call__(self, k: Array) -> Float[Array, ""]: ...
