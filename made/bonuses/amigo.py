@@ -1,5 +1,7 @@
 """Adversarially motivated intrinsic goals: a teacher sets goals that the policy can just about reach."""
 
+import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
@@ -12,10 +14,11 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from made import nets
 from made.bonuses.embedding import he_scaled
 from made.core import Bonus, EpisodeMemory, EpisodeNote, Space, Spec, Transition, dict_obs, trees
-from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, check_numbers
+from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, setting
 from made.nets.fit import Fit, FitState, with_prefix
 
 BLOCK = 128  # outcomes that the teacher learns from at a time
+CONV_3X3 = functools.partial(eqx.nn.Conv2d, kernel_size=3, padding=1)
 
 
 class GoalSpace(NamedTuple):
@@ -29,6 +32,11 @@ class GoalSpace(NamedTuple):
     kind: str
     n: int
     space: Space
+
+    @property
+    def inputs(self) -> int:
+        """The length of the part as a vector."""
+        return math.prod(self.space.shape) * (self.space.n or 1)
 
 
 def goal_space(obs: PyTree, view: str, bits: int) -> GoalSpace:
@@ -57,32 +65,28 @@ class Teacher(eqx.Module):
     goals: GoalSpace = eqx.field(static=True)
 
     def __init__(self, goals: GoalSpace, width: int, *, key: Key[Array, ""]):
-        keys, space = jax.random.split(key, 5), goals.space
+        keys = jax.random.split(key, 5)
         if goals.kind == "cells":
-            sizes = (space.shape[-1], 16, 16, 16, 1)
-            layers = [eqx.nn.Conv2d(i, o, 3, padding=1, key=k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False)]
+            sizes, layer = (goals.space.shape[-1], 16, 16, 16, 1), CONV_3X3
         else:
-            inputs = math.prod(space.shape) * (space.n or 1)
-            sizes = (inputs, width, width, goals.n)
-            layers = [eqx.nn.Linear(i, o, key=k) for i, o, k in zip(sizes, sizes[1:], keys, strict=False)]
-        first, last = he_scaled(tuple(layers[:-1])), layers[-1]  # the last is small, so that goals start nearly even
-        self.layers, self.goals = (*first, last), goals
+            sizes, layer = (goals.inputs, width, width, goals.n), eqx.nn.Linear
+        layers = [layer(i, o, key=k) for (i, o), k in zip(itertools.pairwise(sizes), keys, strict=False)]
+        # The last layer is small, so that goals start nearly even.
+        self.layers, self.goals = (*he_scaled(tuple(layers[:-1])), layers[-1]), goals
         self.worth = eqx.nn.Linear(sizes[-2], 1, key=keys[-1])
 
     def __call__(self, part: Array) -> tuple[Float[Array, " goals"], Float[Array, ""]]:
         """Logits of the goals, and the value."""
-        if self.goals.kind == "cells":
-            x = jnp.log1p(part.astype(float)) if part.dtype == jnp.uint8 else part
-        else:
-            x = nets.as_vector(part, self.goals.space)
+        x = part if self.goals.kind == "cells" else nets.as_vector(part, self.goals.space)
+        if self.goals.kind == "cells" and part.dtype == jnp.uint8:
+            x = jnp.log1p(part.astype(float))
+
+        def apply(layer, x):  # convolutions as products, since vectorized runs would make grouped convolutions
+            return nets.convolve(layer, x, products=True) if self.goals.kind == "cells" else layer(x)
+
         for layer in self.layers[:-1]:
-            x = jax.nn.elu(_applied(layer, x))
-        return _applied(self.layers[-1], x).reshape(-1), self.worth(x.reshape(-1, x.shape[-1]).mean(0))[0]
-
-
-def _applied(layer: eqx.nn.Conv2d | eqx.nn.Linear, x: Array) -> Array:
-    """The layer of one image [w, h, c], or of one vector. Products, since lanes would make grouped convolutions."""
-    return nets.convolve(layer, x, products=True) if isinstance(layer, eqx.nn.Conv2d) else layer(x)
+            x = jax.nn.elu(apply(layer, x))
+        return apply(self.layers[-1], x).reshape(-1), self.worth(x.reshape(-1, x.shape[-1]).mean(0))[0]
 
 
 class Pursuit(NamedTuple):
@@ -125,13 +129,9 @@ def is_reached(goals: GoalSpace, planes: Float[Array, "bits i"], set_: Pursuit, 
         return jnp.any(changed & (jnp.arange(goals.n) == set_.goal))
     if goals.kind == "values":
         return part == set_.goal
-    return region(goals, planes, part) == set_.goal
-
-
-def region(goals: GoalSpace, planes: Float[Array, "bits i"], part: Array) -> Int[Array, ""]:
-    """The region an observation lies in: one bit for the side of each plane. The last column is the planes' offset."""
+    # A region has one bit for the side of each plane. The last column is the planes' offset.
     sides = planes[:, :-1] @ nets.as_vector(part, goals.space) + planes[:, -1] > 0
-    return jnp.sum(sides * 2 ** jnp.arange(planes.shape[0])).astype(jnp.int32)
+    return jnp.sum(sides * 2 ** jnp.arange(planes.shape[0])).astype(jnp.int32) == set_.goal
 
 
 class AMIGoState(NamedTuple):
@@ -156,23 +156,17 @@ class AMIGo(Bonus):
     after ten batches whose mean is above -0.5, which is always so.
     """
 
-    alpha: float = 0.7
-    beta: float = 0.3
-    target: float = 7.0  # t* at the start
-    furthest: float = 100.0  # t* at most
-    patience: float = 10.0
-    entropy: float = 0.01
-    width: int = eqx.field(static=True, default=256)
-    bits: int = eqx.field(static=True, default=6)
+    alpha: float = setting(0.7, AT_LEAST_ZERO)
+    beta: float = setting(0.3, AT_LEAST_ZERO)
+    target: float = setting(7.0, ABOVE_ZERO)  # t* at the start
+    furthest: float = setting(100.0, ABOVE_ZERO)  # t* at most
+    patience: float = setting(10.0, ABOVE_ZERO)
+    entropy: float = setting(0.01, AT_LEAST_ZERO)
+    width: int = setting(256, COUNT, static=True)
+    bits: int = setting(6, range(1, 17), static=True)  # for 2^bits regions
     view: str = eqx.field(static=True, default="")
     fit: Fit = Fit(learning_rate=1e-3)
     reads: ClassVar[tuple[str, ...]] = ("next_note",)
-
-    def __check_init__(self):
-        times = ("target", "furthest", "patience")
-        check_numbers(self, {AT_LEAST_ZERO: ("alpha", "beta", "entropy"), ABOVE_ZERO: times, COUNT: ("width",)})
-        if not 1 <= self.bits <= 16:
-            raise ValueError(f"AMIGo tells 2^bits regions apart and takes 1 <= bits <= 16, got bits={self.bits}.")
 
     @property
     def memory(self) -> EpisodeMemory:  # type: ignore[override]
@@ -181,8 +175,7 @@ class AMIGo(Bonus):
     def init(self, key, spec: Spec):
         k_teacher, k_planes = jax.random.split(key)
         goals = goal_space(spec.obs, self.view, self.bits)
-        inputs = math.prod(goals.space.shape) * (goals.space.n or 1)
-        planes = jax.random.normal(k_planes, (self.bits, inputs + 1)) if goals.kind == "regions" else jnp.zeros((0, 0))
+        planes = jax.random.normal(k_planes, (self.bits, goals.inputs + 1) if goals.kind == "regions" else (0, 0))
         teacher = self.fit.init(Teacher(goals, self.width, key=k_teacher))
         clock = jnp.asarray(1000 if spec.horizon is None else spec.horizon, float)
         return AMIGoState(teacher, planes, jnp.asarray(self.target, float), jnp.zeros(()), clock)
@@ -209,7 +202,12 @@ class AMIGo(Bonus):
         summed = lambda teacher, items, key: _sum_over_outcomes(loss, teacher, items, items[2] > 0)  # noqa: E731
         teacher, metrics = self.fit.fit(summed, state.teacher, items, key)
         teacher = trees.select(over.any(), teacher, state.teacher)  # without an outcome there is nothing to learn
-        target, streak = self._harder(state, over, good)
+
+        # The goals in a row reached in due time, in the order of outcomes.
+        wins = state.streak + jnp.cumsum(over * good)
+        row = wins - jax.lax.cummax(jnp.where((over > 0) & ~good, wins, 0.0))
+        rise = (row.max() >= self.patience) & (state.target < self.furthest)
+        target, streak = jnp.where(rise, state.target + 1.0, state.target), jnp.where(rise, 0.0, row[-1])
         metrics |= {"target": target, "reached": jnp.mean(told.flag), "paid": jnp.sum(weight * earned)}
         return state._replace(teacher=teacher, target=target, streak=streak), with_prefix(metrics, "amigo")
 
@@ -220,14 +218,6 @@ class AMIGo(Bonus):
         good = told.flag & (told.steps >= state.target)
         earned = jnp.where(batch.reward > 0, 1.0, jnp.where(good, self.alpha, -self.beta))
         return told, over.reshape(-1).astype(float), good.reshape(-1), earned.reshape(-1)
-
-    def _harder(self, state: AMIGoState, over: Float[Array, " m"], good: Bool[Array, " m"]):
-        """t* and the goals in a row reached in due time, after outcomes in the order of time."""
-        wins = state.streak + jnp.cumsum(over * good)
-        at_last_miss = jax.lax.cummax(jnp.where((over > 0) & ~good, wins, 0.0))
-        row = wins - at_last_miss
-        rise = (row.max() >= self.patience) & (state.target < self.furthest)
-        return jnp.where(rise, state.target + 1.0, state.target), jnp.where(rise, 0.0, row[-1])
 
 
 def _sum_over_outcomes(loss: Callable, teacher: Teacher, items: PyTree, decided: Bool[Array, " m"]) -> tuple:

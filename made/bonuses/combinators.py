@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from made.bonuses.episodic import VisitCounts, combined, scoped, with_trace
 from made.core import Bonus, EpisodeMemory, NoMemory, running_stats
-from made.core.config import AT_LEAST_ZERO, COUNT_OR_NONE, SHARE, check_numbers, check_types
+from made.core.config import AT_LEAST_ZERO, COUNT_OR_NONE, SHARE, check_numbers, setting
 from made.nets.fit import with_prefix
 
 
@@ -27,9 +27,6 @@ class ConstantBonus(Bonus):
     pay: float = 1.0
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ()
-
-    def __check_init__(self):
-        check_types(self)
 
     def init(self, key, spec):
         return ()
@@ -46,10 +43,6 @@ class RewardWrapper(Bonus):
 
     bonus: eqx.AbstractVar[Bonus]
 
-    def change(self, reward: Float[Array, "*b"]) -> Float[Array, "*b"]:
-        """The reward of the wrapper for a reward of the bonus inside."""
-        return reward
-
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.bonus.reads
@@ -62,7 +55,7 @@ class RewardWrapper(Bonus):
         return self.bonus.init(key, spec)
 
     def reward(self, state, batch, *, value=None):
-        return self.change(self.bonus.reward(state, batch, value=value))
+        return self.bonus.reward(state, batch, value=value)
 
     def update(self, state, batch, key):
         return self.bonus.update(state, batch, key)
@@ -74,11 +67,8 @@ class Scaled(RewardWrapper):
     bonus: Bonus
     scale: float = 1.0
 
-    def __check_init__(self):
-        check_types(self)
-
-    def change(self, reward):
-        return self.scale * reward
+    def reward(self, state, batch, *, value=None):
+        return self.scale * self.bonus.reward(state, batch, value=value)
 
 
 class Clipped(RewardWrapper):
@@ -89,16 +79,22 @@ class Clipped(RewardWrapper):
     high: float = 1.0
 
     def __check_init__(self):
-        check_types(self)
         if isinstance(self.low, int | float) and isinstance(self.high, int | float) and self.low > self.high:
             raise ValueError(f"Clipped keeps a bonus within low <= high, got low={self.low}, high={self.high}.")
 
-    def change(self, reward):
-        return jnp.clip(reward, self.low, self.high)
+    def reward(self, state, batch, *, value=None):
+        return jnp.clip(self.bonus.reward(state, batch, value=value), self.low, self.high)
 
 
 class StatefulWrapper(RewardWrapper):
-    """A bonus that keeps a state of its own around that of the bonus inside, which comes first in it."""
+    """A bonus that measures the bonus inside when it is updated; the state of that one comes first in its own."""
+
+    def __check_init__(self):
+        if "value" in self.bonus.reads:
+            raise ValueError(
+                f"{type(self).__name__} asks for rewards when it is updated, and {type(self.bonus).__name__} has them "
+                "only with an agent's values: take a bonus that does not read 'value'."
+            )
 
     @property
     def memory(self) -> EpisodeMemory:  # type: ignore[override]
@@ -131,21 +127,16 @@ class Normalized(StatefulWrapper):
     """
 
     bonus: Bonus
-    of: str = eqx.field(static=True, default="reward")
-    gamma: float = 0.99
-    n_envs: int = eqx.field(static=True, default=0)
+    of: str = setting("reward", ("reward", "return"), static=True)
+    gamma: float = setting(0.99, SHARE)
+    n_envs: int = setting(0, COUNT_OR_NONE, static=True)
 
     def __check_init__(self):
-        check_numbers(self, {SHARE: ("gamma",)})
-        if self.of not in ("reward", "return") or (self.of == "return") != (self.n_envs > 0):
+        check_numbers(self)
+        if (self.of == "return") != (self.n_envs > 0):
             raise ValueError(
                 f"Normalized divides by the deviation of='reward', or of='return' together with n_envs >= 1, the "
                 f"number of environments whose returns it follows; got of={self.of!r}, n_envs={self.n_envs}."
-            )
-        if "value" in self.bonus.reads:
-            raise ValueError(
-                f"Normalized asks for rewards when it is updated, and {type(self.bonus).__name__} has them only "
-                "with an agent's values: normalize a bonus that does not read 'value'."
             )
 
     def init(self, key, spec):
@@ -197,14 +188,9 @@ class Calibrated(StatefulWrapper):
     """
 
     bonus: Bonus
-    strength: float = 0.5
-    warmup: int = 100
-    horizon: int = eqx.field(static=True, default=0)  # 0: the task's time limit
-
-    def __check_init__(self):
-        check_numbers(self, {AT_LEAST_ZERO: ("strength",), COUNT_OR_NONE: ("warmup", "horizon")})
-        if "value" in self.bonus.reads:
-            raise ValueError(f"Calibrated takes a bonus that does not read 'value', not {type(self.bonus).__name__}.")
+    strength: float = setting(0.5, AT_LEAST_ZERO)
+    warmup: int = setting(100, COUNT_OR_NONE)
+    horizon: int = setting(0, COUNT_OR_NONE, static=True)  # 0: the task's time limit
 
     def init(self, key, spec):
         if not self.horizon and not spec.horizon:

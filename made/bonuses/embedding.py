@@ -1,6 +1,7 @@
 """Embeddings of observations: the vectors in which the deep bonuses measure errors, distances and novelty."""
 
 import math
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -8,13 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from made import nets
-from made.core import Metrics, Space, Spec, Transition, dict_obs, trees
-from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
+from made.core import Bonus, EpisodeMemory, Metrics, NoMemory, Space, Spec, Transition, dict_obs, trees
+from made.core.config import COUNT, COUNT_OR_NONE, Configuration, setting
 from made.nets.fast_conv import STRIDES, folded
 from made.nets.fit import Fit, FitState, with_prefix
 from made.nets.likelihood import LARGEST, Leaf, ObservationModel
 
 FRAME = 3  # channels of the last frame of a stack
+ENDS = ("obs", "next_obs")  # of a transition
 SMALLEST_IMAGE = 15  # pixels a side, as `RandomEncoder` needs; smaller images go through dense layers
 
 
@@ -55,11 +57,14 @@ def he_scaled(net: PyTree) -> PyTree:
     return jax.tree.map(lambda x: scaled(x) if is_layer(x) else x, net, is_leaf=is_layer)
 
 
+def has_convolutions(leaf: Leaf) -> bool:
+    """Whether a leaf is an image that is large enough for convolutions. Anything else has a dense analogue."""
+    return leaf.kind == "bytes" and len(leaf.shape) == 3 and min(leaf.shape[:2]) >= SMALLEST_IMAGE
+
+
 def is_image(seen: ObservationModel) -> bool:
-    """Whether an observation is one image, as in the authors' code. Anything else has a dense analogue."""
-    first, rest = seen.leaves[0], seen.leaves[1:]
-    large = len(first.shape) == 3 and min(first.shape[:2]) >= SMALLEST_IMAGE
-    return first.kind == "bytes" and large and len(rest) == 1
+    """Whether an observation is one image, as in the authors' code."""
+    return len(seen.leaves) == 2 and has_convolutions(seen.leaves[0])
 
 
 def last_frame(image: Array) -> Float[Array, "h w 3"]:
@@ -88,17 +93,11 @@ class RandomEncoder(eqx.Module):
         self.dense, self.norm = eqx.nn.Linear(inputs, width, key=k_dense), eqx.nn.LayerNorm(width)
 
     def _inputs(self, kept: tuple[Array, ...]) -> Float[Array, " inputs"]:
-        if self.convolutions is not None:
-            return self._convolved(last_frame(kept[0]))
-
-        def numbers(leaf: Leaf, x: Array) -> Array:
-            return jnp.clip(x, -LARGEST, LARGEST).reshape(-1) if leaf.kind == "numbers" else leaf.show(x, ())
-
-        # The action, the last leaf, is left out.
-        return jnp.concatenate([numbers(leaf, x) for leaf, x in zip(self.outline.leaves, kept, strict=False)])
-
-    def _convolved(self, image: Float[Array, "h w c"]) -> Float[Array, " inputs"]:
-        assert self.convolutions is not None
+        if self.convolutions is None:
+            leaves = zip(self.outline.leaves[:-1], kept, strict=True)  # without the action
+            clip = lambda x: jnp.clip(x, -LARGEST, LARGEST).reshape(-1)  # noqa: E731
+            return jnp.concatenate([clip(x) if leaf.kind == "numbers" else leaf.show(x, ()) for leaf, x in leaves])
+        image = last_frame(kept[0])
         if jax.default_backend() == "cpu":
             return self.convolutions(image)
         kernels = [layer.weight.transpose(2, 3, 1, 0) for layer in self.convolutions.layers]
@@ -129,20 +128,17 @@ class InverseModel(eqx.Module):
         return -jnp.sum(logits.reshape(-1) * truth)
 
 
-class InverseDynamicsEmbedding(eqx.Module):
+class InverseDynamicsEmbedding(Configuration):
     """An embedding of what the agent can influence: it learns to predict the action between two observations.
 
     The idea is of Pathak et al. (2017); E3B and NGU measure novelty in it.
     """
 
-    size: int = eqx.field(static=True, default=64)
-    width: int = eqx.field(static=True, default=256)
+    size: int = setting(64, COUNT, static=True)
+    width: int = setting(256, COUNT, static=True)
     view: str = eqx.field(static=True, default="")
-    hidden: int = eqx.field(static=True, default=1)  # dense layers between the encoder and the embedding
+    hidden: int = setting(1, COUNT_OR_NONE, static=True)  # dense layers between the encoder and the embedding
     fit: Fit = Fit()
-
-    def __check_init__(self):
-        check_numbers(self, {COUNT: ("size", "width"), COUNT_OR_NONE: ("hidden",)})
 
     def init(self, key: Key[Array, ""], spec: Spec) -> FitState:
         """(embedding, inverse model) before any experience."""
@@ -167,7 +163,26 @@ class InverseDynamicsEmbedding(eqx.Module):
         return learned, with_prefix(metrics, "inverse")
 
 
-def check_space(who: str, on: str) -> None:
-    """Raise ValueError unless `on` names one end of a transition."""
-    if on not in ("obs", "next_obs"):
-        raise ValueError(f"{who} looks at on='obs' or on='next_obs', got on={on!r}.")
+class StateBonus(Bonus):
+    """A bonus of one state: of s', or with `on="obs"` of s."""
+
+    on: ClassVar[str]  # one of `ENDS`
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.on,)
+
+
+class EmbeddingBonus(Bonus):
+    """A bonus on an embedding of the observation: the settings of that embedding."""
+
+    embedding: int = setting(128, COUNT, static=True)
+    width: int = setting(256, COUNT, static=True)
+    view: str = eqx.field(static=True, default="")
+    hidden: int = setting(1, COUNT_OR_NONE, static=True)  # dense layers between the encoder and the embedding
+    memory: EpisodeMemory = NoMemory()
+
+    def embedding_of(self, spec: Spec, key: Key[Array, ""], deeper: int = 0) -> Embedding:
+        """A new embedding, `deeper` by so many dense layers."""
+        hidden = self.hidden + deeper
+        return Embedding(spec.obs, self.embedding, self.width, hidden=hidden, view=self.view, key=key)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, UInt32
 
 from made.core import EpisodeMemory, EpisodeNote, NoMemory, ReplayContext, Transition, dict_obs
-from made.core.config import COUNT_OR_NONE, check_numbers
+from made.core.config import COUNT_OR_NONE, setting
 
 
 class VisitTable(NamedTuple):
@@ -27,10 +27,7 @@ class VisitCounts(EpisodeMemory):
     """
 
     view: str = eqx.field(static=True, default="")
-    capacity: int = eqx.field(static=True, default=0)  # 0: the task's clock, or 1,000 where it has none
-
-    def __check_init__(self):
-        check_numbers(self, {COUNT_OR_NONE: ("capacity",)})
+    capacity: int = setting(0, COUNT_OR_NONE, static=True)  # 0: the task's clock, or 1,000 where it has none
 
     def blank(self, spec):
         dict_obs.part(spec.obs, self.view)  # a part that is not there is refused here

@@ -57,25 +57,19 @@ class MADE(Bonus):
         return cls(Count(power=0.5), GeometricMixture(eta))
 
     @classmethod
-    def deep(cls, window: int = 10_000, *, cover: Bonus | None = None, scale: float = 1.0, clip: float = 3.0) -> "MADE":
+    def deep(cls, window: int = 10_000, *, cover: Bonus = RND(), scale: float = 1.0, clip: float = 3.0) -> "MADE":
         """norm(phi(s') - phi'(s')) / sqrt(d(s, a)) with RND as cover and a VAE over the last `window` pairs, Section 5.
 
         The logarithm of the density is centered, scaled and clipped (`Standardized`). Differs from the paper: RND takes
         the next observation, as in the authors' code, not (s, a). `made.bonuses.release` holds what that
         code computes.
         """
-        return cls._standardised(VAE(window, capacity=window), cover, scale, clip)
+        return cls(cover, Standardized(VAE(window, capacity=window), scale, clip))
 
     @classmethod
-    def hashed(
-        cls, window: int = 10_000, *, cover: Bonus | None = None, scale: float = 1.0, clip: float = 3.0
-    ) -> "MADE":
+    def hashed(cls, window: int = 10_000, *, cover: Bonus = RND(), scale: float = 1.0, clip: float = 3.0) -> "MADE":
         """The same with counts of hashed pairs (o, a) in place of the VAE: what it should learn."""
-        return cls._standardised(HashedRecentCounts(window, capacity=window), cover, scale, clip)
-
-    @classmethod
-    def _standardised(cls, density: Density, cover: Bonus | None, scale: float, clip: float) -> "MADE":
-        return cls(RND() if cover is None else cover, Standardized(density, scale, clip))
+        return cls(cover, Standardized(HashedRecentCounts(window, capacity=window), scale, clip))
 
     def init(self, key, spec):
         k_cover, k_recent = jax.random.split(key)

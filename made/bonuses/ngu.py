@@ -1,6 +1,6 @@
-"""Never give up: novelty within the episode, times novelty over the whole of training."""
+"""Novelty within an episode, in an embedding of inverse dynamics: E3B, and Never Give Up with life-long novelty."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,24 +10,20 @@ from jaxtyping import Array, Float, Int, PyTree
 from made.bonuses.embedding import InverseDynamicsEmbedding
 from made.bonuses.rnd import RND
 from made.core import Bonus, EpisodeMemory, EpisodeNote, NoMemory, running_stats
-from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, POSITIVE, check_numbers
+from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, POSITIVE, Configuration, setting
 from made.nets.fit import FitState
 
 SAME = 1e-10  # squared distances below this share of the squared length are rounding: the same observation again
 
 
-class Kernel(eqx.Module):
+class Kernel(Configuration):
     """The constants of the episodic similarity, with the names and values of the paper's Table of parameters."""
 
-    k: int = eqx.field(static=True, default=10)  # neighbors
-    epsilon: float = 1e-4
-    cluster: float = 0.008  # relative squared distances below this are zero
-    offset: float = 0.001  # c, the pseudo-count's constant
-    most: float = 8.0  # s_m: beyond this similarity nothing is paid
-
-    def __check_init__(self):
-        positive = {POSITIVE: ("epsilon", "offset"), COUNT: ("k",)}
-        check_numbers(self, {**positive, AT_LEAST_ZERO: ("cluster",), ABOVE_ZERO: ("most",)})
+    k: int = setting(10, COUNT, static=True)  # neighbors
+    epsilon: float = setting(1e-4, POSITIVE)
+    cluster: float = setting(0.008, AT_LEAST_ZERO)  # relative squared distances below this are zero
+    offset: float = setting(0.001, POSITIVE)  # c, the pseudo-count's constant
+    most: float = setting(8.0, ABOVE_ZERO)  # s_m: beyond this similarity nothing is paid
 
     def similarity(self, squares: Float[Array, " k"], usual: Float[Array, ""]) -> Float[Array, ""]:
         """sqrt(sum_i K(f, f_i)) + c, with K = epsilon / (max(d_i^2 / d_m^2 - cluster, 0) + epsilon); inf is nobody."""
@@ -99,11 +95,10 @@ class NGU(Bonus):
     features: InverseDynamicsEmbedding = InverseDynamicsEmbedding(size=32)
     lifelong: Bonus = RND(squared=True)
     kernel: Kernel = Kernel()
-    most: float = 5.0  # L, the largest factor
-    capacity: int = eqx.field(static=True, default=0)  # 0: the task's clock, or 1,000 where it has none
+    most: float = setting(5.0, ABOVE_ZERO)  # L, the largest factor
+    capacity: int = setting(0, COUNT_OR_NONE, static=True)  # 0: the task's clock, or 1,000 where it has none
 
     def __check_init__(self):
-        check_numbers(self, {ABOVE_ZERO: ("most",), COUNT_OR_NONE: ("capacity",)})
         if not isinstance(self.lifelong.memory, NoMemory):
             name = type(self.lifelong).__name__
             raise ValueError(f"NGU takes a life-long bonus without episodic memory, not {name}.")
@@ -133,3 +128,50 @@ class NGU(Bonus):
         errors = running_stats.merge(state.errors, self.lifelong.reward(lifelong, batch))
         distances = running_stats.merge(state.distances, batch.next_note.trace.distance)
         return NGUState(features, lifelong, errors, distances), {**of_features, **of_lifelong}
+
+
+class Ellipse(EpisodeMemory):
+    """C^{-1} of an episode, kept up to date by Sherman and Morrison's formula. Its note's trace is phi^T C^{-1} phi.
+
+    u = C^{-1} phi,   b = phi^T u,   C^{-1} <- C^{-1} - u u^T / (1 + b)
+    """
+
+    features: InverseDynamicsEmbedding
+    ridge: float
+
+    def blank(self, spec) -> Float[Array, "d d"]:
+        return jnp.eye(self.features.size) / self.ridge
+
+    def remember(self, state, memory, obs, key):
+        phi = self.features.embed(state, obs)
+        u = memory @ phi
+        novelty = phi @ u
+        return memory - jnp.outer(u, u) / (1.0 + novelty), EpisodeNote(trace=novelty)
+
+
+class E3B(Bonus):
+    """How far the successor lies outside the ellipse of what this episode has seen.
+
+        b(s, a, s') = phi(s')^T C^{-1} phi(s'),   C = ridge I + sum over earlier observations o of the episode phi phi^T
+
+    Henaff et al., "Exploration via Elliptical Episodic Bonuses" (2022); with one-hot phi it is 1 over
+    ridge plus the earlier visits of s'. phi comes from inverse dynamics. The bonus is computed when the observation
+    is made, with the phi of that moment, as by the actors of the authors' code.
+    """
+
+    features: InverseDynamicsEmbedding = InverseDynamicsEmbedding()
+    ridge: float = setting(0.1, POSITIVE)  # without it C has no inverse at the start
+    reads: ClassVar[tuple[str, ...]] = ("next_note",)
+
+    @property
+    def memory(self) -> EpisodeMemory:  # type: ignore[override]
+        return Ellipse(self.features, self.ridge)
+
+    def init(self, key, spec):
+        return self.features.init(key, spec)
+
+    def reward(self, state, batch, *, value=None):
+        return batch.next_note.trace
+
+    def update(self, state, batch, key):
+        return self.features.update(state, batch, key)

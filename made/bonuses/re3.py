@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from made.bonuses.embedding import Embedding, RandomEncoder, check_space
-from made.core import Bonus, EpisodeMemory, LearnsFrom, NoMemory, Transition, ring_buffer, trees
-from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
+from made.bonuses.embedding import ENDS, Embedding, EmbeddingBonus, RandomEncoder, StateBonus
+from made.core import LearnsFrom, Transition, ring_buffer, trees
+from made.core.config import check_numbers, setting
 from made.nets.likelihood import observation_model
 
 CACHED, LAUNCHED = 64**2, 128**2  # others at a time: as a cache holds on a CPU, as keep a GPU busy; squares: `largest`
@@ -23,7 +23,7 @@ class RE3State(NamedTuple):
     ring: ring_buffer.Ring
 
 
-class RE3(Bonus):
+class RE3(StateBonus, EmbeddingBonus):
     """The distance to the k-th nearest neighbor, in the embedding of a fixed random encoder.
 
         b(s) = || phi(s) - phi(s)_{k-NN} ||_2,   or with `log`: log(1 + that)
@@ -35,23 +35,17 @@ class RE3(Bonus):
     defaults; `embedding` is 50 there, and the neighbors are the whole replay.
     """
 
-    embedding: int = eqx.field(static=True, default=128)
-    width: int = eqx.field(static=True, default=256)
     k: int = eqx.field(static=True, default=3)
     capacity: int = eqx.field(static=True, default=10_000)
     log: bool = eqx.field(static=True, default=False)
-    on: str = eqx.field(static=True, default="obs")
-    view: str = eqx.field(static=True, default="")
-    hidden: int = eqx.field(static=True, default=1)  # dense layers between the encoder and the embedding
+    on: str = setting("obs", ENDS, static=True)
     chunk: int = eqx.field(static=True, default=512)  # observations compared at a time, with so many others at
     block: int = eqx.field(static=True, default=0)  # a time: they bound the matrix of distances; 0: as suits the device
     released: bool = eqx.field(static=True, default=False)
-    memory: EpisodeMemory = NoMemory()
     learns_from: ClassVar[LearnsFrom] = "new"
 
     def __check_init__(self):
-        check_numbers(self, {COUNT: ("embedding", "width"), COUNT_OR_NONE: ("hidden",)})
-        check_space("RE3", self.on)
+        check_numbers(self)
         if not 1 <= self.k < min(self.capacity, self.block or self.capacity) or self.chunk < 1:
             raise ValueError(
                 f"RE3 looks for the k-th neighbor of chunk observations among capacity others, block at a time: it "
@@ -59,15 +53,11 @@ class RE3(Bonus):
                 f"capacity={self.capacity}, block={self.block}, chunk={self.chunk}."
             )
 
-    @property
-    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.on,)
-
     def init(self, key, spec):
         if self.released:
             encoder = RandomEncoder(observation_model(spec, self.view), self.embedding, key)
         else:
-            encoder = Embedding(spec.obs, self.embedding, self.width, hidden=self.hidden, view=self.view, key=key)
+            encoder = self.embedding_of(spec, key)
         return RE3State(encoder, ring_buffer.empty(jnp.zeros(self.embedding), self.capacity))
 
     def reward(self, state, batch, *, value=None):
@@ -91,13 +81,6 @@ class RE3(Bonus):
         return RE3State(state.encoder, ring), {"re3/held": ring_buffer.size(ring).astype(float)}
 
 
-class Nearest(NamedTuple):
-    """The nearest of the points looked at so far, for each of b queries: how they rank, and where they are."""
-
-    rank: Float[Array, "b k"]
-    at: Int[Array, "b k"]
-
-
 def distances(
     ring: ring_buffer.Ring, queries: Float[Array, "b d"], k: int, block: int, all_blocks: bool | None = None
 ) -> Float[Array, " b"]:
@@ -115,7 +98,8 @@ def distances(
     middle = queries.mean(0)
     centred = queries - middle
 
-    def look(i: Array, best: Nearest) -> Nearest:
+    def look(i: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
+        """(how the nearest points so far rank for each query, where they are) [b, k + 1] with one more block."""
         begin = i * block
         start = jnp.minimum(begin, n - block)  # the last block reaches back into the one before it
         some = jax.lax.dynamic_slice_in_dim(points, start, block) - middle
@@ -124,15 +108,14 @@ def distances(
         rank = 2 * products - jnp.sum(some**2, -1)
         rank = jnp.where((number >= begin) & (number < held), rank, -jnp.inf)
         near = jax.vmap(lambda row: largest(row, k + 1))(rank)
-        ranks = jnp.concatenate([best.rank, jnp.take_along_axis(rank, near, -1)], -1)
-        at = jnp.concatenate([best.at, start + near], -1)
+        ranks = jnp.concatenate([best[0], jnp.take_along_axis(rank, near, -1)], -1)
         rank, chosen = jax.lax.top_k(ranks, k + 1)
-        return Nearest(rank, jnp.take_along_axis(at, chosen, -1))
+        return rank, jnp.take_along_axis(jnp.concatenate([best[1], start + near], -1), chosen, -1)
 
-    none = Nearest(jnp.full((queries.shape[0], k + 1), -jnp.inf), jnp.zeros((queries.shape[0], k + 1), jnp.int32))
-    best = jax.lax.fori_loop(0, -(-(n if all_blocks else held) // block), look, none)
-    exact = jnp.sqrt(jnp.sum((points[best.at] - queries[:, None]) ** 2, -1))
-    return jnp.max(jnp.where(jnp.isfinite(best.rank), exact, 0.0), -1)
+    none = jnp.full((queries.shape[0], k + 1), -jnp.inf), jnp.zeros((queries.shape[0], k + 1), jnp.int32)
+    rank, at = jax.lax.fori_loop(0, -(-(n if all_blocks else held) // block), look, none)
+    exact = jnp.sqrt(jnp.sum((points[at] - queries[:, None]) ** 2, -1))
+    return jnp.max(jnp.where(jnp.isfinite(rank), exact, 0.0), -1)
 
 
 def largest(rank: Float[Array, " n"], k: int) -> Int[Array, " k"]:

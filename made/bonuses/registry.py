@@ -5,19 +5,14 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from made.bonuses.amigo import AMIGo
 from made.bonuses.combinators import FirstVisit, Normalized
-from made.bonuses.count import Bernstein, Count, NoBonus
-from made.bonuses.disagreement import Disagreement
-from made.bonuses.e3b import E3B
-from made.bonuses.hashed_count import HashedCount
-from made.bonuses.icm import ICM
+from made.bonuses.count import Bernstein, Count, HashedCount, NoBonus
+from made.bonuses.icm import ICM, RIDE, Disagreement
 from made.bonuses.made import MADE, CoverAtMadeScale
-from made.bonuses.ngu import NGU
-from made.bonuses.noveld import NovelD
+from made.bonuses.ngu import E3B, NGU
 from made.bonuses.re3 import RE3
 from made.bonuses.release import OrthogonalRND, Re3ReleaseNormalized, ReleasedRND, ReleasedVAE, made_released
 from made.bonuses.replay_data import CachedRND, FromBatch, LastFrame
-from made.bonuses.ride import RIDE
-from made.bonuses.rnd import RND
+from made.bonuses.rnd import RND, NovelD
 from made.core import Bonus
 from made.core.plugins import Registry
 from made.nets.fit import Fit
@@ -26,6 +21,13 @@ Setting = Literal["on_policy", "off_policy", "dreamer"]
 BATCH = 2500  # steps of a batch of Dreamer: 50 windows of 50
 RE3_MEMORY = 100_000  # steps among which RE3 looks for neighbors: the release's replay
 DREAMER_WINDOW = 1000  # steps of the recent density: two episodes of 1000 frames at repeat 2, as in the release
+CONTROL_RE3 = RE3(embedding=50, capacity=RE3_MEMORY, released=True)
+# Dreamer's covers are trained on the whole batch that it learns from, as in the release.
+_COVER_FIT, _VAE_FIT = Fit(learning_rate=6e-4, clip=100.0), Fit(learning_rate=1e-3, clip=100.0, steps=4, batch=128)
+DREAMER_RND = Normalized(ReleasedRND(_COVER_FIT))
+DREAMER_MADE = MADE.deep(DREAMER_WINDOW, cover=DREAMER_RND)
+_RECENT = ReleasedVAE(DREAMER_WINDOW, fit=_VAE_FIT, capacity=DREAMER_WINDOW)
+DREAMER_RELEASED = made_released("none", cover=OrthogonalRND(_COVER_FIT), density=_RECENT)
 _WHERE = {"on_policy": "", "off_policy": " for control", "dreamer": " for Dreamer"}
 
 
@@ -44,26 +46,6 @@ def control_made(pixels: bool) -> MADE:
     on fixed features are small and are brought to a known scale, as the release's factor is.
     """
     return MADE.deep(cover=Normalized(control_rnd(pixels)) if pixels else RND(normalize=True))
-
-
-def control_re3() -> RE3:
-    return RE3(embedding=50, capacity=RE3_MEMORY, released=True)
-
-
-def dreamer_rnd(kind: type[ReleasedRND] = ReleasedRND) -> ReleasedRND:
-    """The cover of the release, trained on the whole batch that the agent learns from."""
-    return kind(Fit(learning_rate=6e-4, clip=100.0))
-
-
-def dreamer_made() -> MADE:
-    """The deep reward over the cover of "rnd", as with RAD."""
-    return MADE.deep(DREAMER_WINDOW, cover=Normalized(dreamer_rnd()))
-
-
-def dreamer_released() -> MADE:
-    fit = Fit(learning_rate=1e-3, clip=100.0, steps=4, batch=128)
-    vae = ReleasedVAE(DREAMER_WINDOW, fit=fit, capacity=DREAMER_WINDOW)
-    return made_released("none", cover=dreamer_rnd(OrthogonalRND), density=vae)
 
 
 def dreamer_re3(steps: int) -> FromBatch:
@@ -85,20 +67,20 @@ _TABLE: dict[str, Presets] = {
     "hoeffding": Presets(lambda: Count(power=0.5)),
     "inverse": Presets(lambda: Count(power=1.0)),
     "bernstein": Presets(Bernstein),
-    "made": Presets(MADE.deep, control_made, lambda steps: dreamer_made()),
+    "made": Presets(MADE.deep, control_made, lambda steps: DREAMER_MADE),
     "made-counts": Presets(MADE.hashed),
-    "made-released": Presets(made_released, control_released, lambda steps: dreamer_released()),
+    "made-released": Presets(made_released, control_released, lambda steps: DREAMER_RELEASED),
     "made-tabular": Presets(MADE.tabular),
     "made-geometric": Presets(MADE.geometric),
-    "rnd": Presets(RND, lambda pixels: Normalized(control_rnd(pixels)), lambda steps: Normalized(dreamer_rnd())),
+    "rnd": Presets(RND, lambda pixels: Normalized(control_rnd(pixels)), lambda steps: DREAMER_RND),
     "icm": Presets(ICM, lambda pixels: ICM(fit=Fit(learning_rate=2e-4))),
     "ride": Presets(RIDE),
     "noveld": Presets(NovelD),
     "bebold": Presets(lambda: NovelD(alpha=1.0)),
     "amigo": Presets(AMIGo),
-    "re3": Presets(RE3, lambda pixels: Normalized(control_re3()), lambda steps: Normalized(dreamer_re3(steps))),
+    "re3": Presets(RE3, lambda pixels: Normalized(CONTROL_RE3), lambda steps: Normalized(dreamer_re3(steps))),
     "re3-released": Presets(
-        off_policy=lambda pixels: Re3ReleaseNormalized(control_re3()),
+        off_policy=lambda pixels: Re3ReleaseNormalized(CONTROL_RE3),
         dreamer=lambda steps: Re3ReleaseNormalized(dreamer_re3(steps)),
     ),
     "e3b": Presets(E3B),
@@ -108,11 +90,11 @@ _TABLE: dict[str, Presets] = {
     "first-visit": Presets(FirstVisit),
     "rnd-at-made": Presets(
         off_policy=lambda pixels: CoverAtMadeScale(control_released(pixels)),
-        dreamer=lambda steps: CoverAtMadeScale(dreamer_released()),
+        dreamer=lambda steps: CoverAtMadeScale(DREAMER_RELEASED),
     ),
     "cover-at-made": Presets(
         off_policy=lambda pixels: CoverAtMadeScale(control_made(pixels)),
-        dreamer=lambda steps: CoverAtMadeScale(dreamer_made()),
+        dreamer=lambda steps: CoverAtMadeScale(DREAMER_MADE),
     ),
 }
 _REGISTRY = Registry("bonus", "made.bonuses", Bonus, _TABLE)
@@ -150,8 +132,3 @@ def list_bonuses(setting: Setting | None = None, *, installed: bool = True) -> l
     """
     own = [name for name, presets in _TABLE.items() if setting is None or getattr(presets, setting) is not None]
     return _REGISTRY.names(own) if installed else own
-
-
-def from_elsewhere(name: str) -> bool:
-    """Whether a name is not of this package, so that nothing is known of its bonus."""
-    return name not in _TABLE

@@ -1,7 +1,8 @@
 """MADE as the authors released it for RAD (rad_made), bugs included: its bonus, normalizers, RND and VAE."""
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -11,30 +12,17 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from made.bonuses.combinators import StatefulWrapper
 from made.bonuses.densities.recent_counts import subsample
-from made.bonuses.densities.vae import VAEState, add_batch, check_buffer, latent_metrics
+from made.bonuses.densities.vae import WindowVAE
 from made.bonuses.embedding import RandomEncoder, is_image, last_frame
 from made.bonuses.made import MADE
-from made.core import Bonus, Density, EpisodeMemory, LearnsFrom, NoMemory, Transition, ring_buffer, trees
-from made.core.config import COUNT, check_numbers
+from made.core import Bonus, Density, EpisodeMemory, Metrics, NoMemory, trees
+from made.core.config import COUNT, setting
 from made.nets.fast_conv import upconv3x3
 from made.nets.fit import Fit, FitState, with_prefix
 from made.nets.layers import MLP, ConvNet, convolve, orthogonal_linear
 from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
 
 LARGEST_LOSS = 160.0  # of a pair: its factor, exp(80), is the last that float32 can still square
-NORMALISERS = ("released", "correct", "none")
-
-
-def made_released(normaliser: str = "released", *, cover: Bonus | None = None, density: Density | None = None) -> MADE:
-    """MADE of the authors' RAD code.
-
-        b(s, a, s') = norm(target(s') - predictor(s')) * exp(ir(s, a) / 2) / deviation of the factor exp(ir / 2)
-
-    ir is the loss of their VAE for this pair (`ReleasedVAE`). `normaliser`: "released" keeps the bug in their running
-    standard deviation, "correct" fixes it, "none" does not normalize, as their Dreamer.
-    """
-    recent = FactorNormalized(ReleasedVAE() if density is None else density, normaliser)
-    return MADE(OrthogonalRND() if cover is None else cover, recent)
 
 
 class RunningVariance(NamedTuple):
@@ -84,13 +72,8 @@ class FactorNormalized(Density):
     """
 
     density: Density
-    normaliser: str = eqx.field(static=True, default="released")
-    sample: int = eqx.field(static=True, default=512)
-
-    def __check_init__(self):
-        check_numbers(self, {COUNT: ("sample",)})
-        if self.normaliser not in NORMALISERS:
-            raise ValueError(f"normaliser={self.normaliser!r} must be one of {', '.join(NORMALISERS)}.")
+    normaliser: str = setting("released", ("released", "correct", "none"), static=True)
+    sample: int = setting(512, COUNT, static=True)
 
     def init(self, key, spec):
         return FactorNormalizedState(self.density.init(key, spec), running_variance())
@@ -154,16 +137,13 @@ class ReleasedRND(Bonus):
     """
 
     fit: Fit = Fit(learning_rate=2e-4, clip=1e9, steps=1, batch=512)
-    width: int = eqx.field(static=True, default=1024)
-    hidden: int = eqx.field(static=True, default=512)
-    features: int = eqx.field(static=True, default=128)
+    width: int = setting(1024, COUNT, static=True)
+    hidden: int = setting(512, COUNT, static=True)
+    features: int = setting(128, COUNT, static=True)
     view: str = eqx.field(static=True, default="")
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ("next_obs",)
-
-    def __check_init__(self):
-        check_numbers(self, {COUNT: ("width", "hidden", "features")})
 
     def init(self, key, spec):
         k_encoder, k_target, _, k_predictor = jax.random.split(key, 4)
@@ -174,24 +154,31 @@ class ReleasedRND(Bonus):
         return ReleasedRNDState(encoder, target, self.fit.init(predictor))
 
     def reward(self, state, batch, *, value=None):
-        error = lambda x: jnp.linalg.norm(state.target(x) - state.predictor.params(x))  # noqa: E731
-        return trees.over_leading(error, batch.reward.ndim)(self._features(state, batch))
+        return self.reward_at(state, trees.over_leading(state.encoder, batch.reward.ndim)(batch.next_obs))
 
-    def _features(self, state: ReleasedRNDState, batch: Transition) -> Float[Array, "*b width"]:
-        return trees.over_leading(state.encoder, batch.reward.ndim)(batch.next_obs)
+    def reward_at(self, state: ReleasedRNDState, features: Float[Array, "*b width"]) -> Float[Array, "*b"]:
+        """The reward at those features of the encoder."""
+        error = lambda x: jnp.linalg.norm(state.target(x) - state.predictor.params(x))  # noqa: E731
+        return trees.over_leading(error, features.ndim - 1)(features)
 
     def update(self, state, batch, key):
+        if self.fit.batch:
+            return self.learn(state, batch.next_obs, key, encode=jax.vmap(state.encoder))
         # Without subsampling, encode as `reward` does, so that XLA does it once for both.
-        whole = not self.fit.batch
-        items = trees.flatten_leading(self._features(state, batch) if whole else batch.next_obs, batch.reward.ndim)
+        return self.learn(state, trees.over_leading(state.encoder, 2)(batch.next_obs), key)
+
+    def learn(
+        self, state: ReleasedRNDState, items: PyTree, key: Key[Array, ""], encode: Callable = lambda features: features
+    ) -> tuple[ReleasedRNDState, Metrics]:
+        """Fit the predictor to the target at the features that `encode` makes of the items [T, N, ...]."""
 
         def loss(predictor: MLP, items, key):
-            features = items if whole else jax.vmap(state.encoder)(items)
+            features = encode(items)
             error = jax.vmap(predictor)(features) - jax.vmap(state.target)(features)
             return (error**2).mean(), {}
 
-        predictor, metrics = self.fit.fit(loss, state.predictor, items, key)
-        return ReleasedRNDState(state.encoder, state.target, predictor), with_prefix(metrics, "rnd")
+        predictor, metrics = self.fit.fit(loss, state.predictor, trees.flatten_leading(items, 2), key)
+        return state._replace(predictor=predictor), with_prefix(metrics, "rnd")
 
 
 class OrthogonalRND(ReleasedRND):
@@ -229,8 +216,7 @@ class ReleaseDecoder(eqx.Module):
     @property
     def size(self) -> int:
         """The number of input features."""
-        channels, height, width = self.start
-        return channels * height * width
+        return math.prod(self.start)
 
     def __call__(self, x: Float[Array, " features"]) -> Float[Array, "h w c"]:
         x = jnp.moveaxis(x.reshape(self.start), 0, -1)
@@ -280,16 +266,16 @@ class ReleasedNetwork(eqx.Module):
         return jnp.concatenate([frame, planes], -1)
 
     def terms(self, x: Float[Array, "..."], noise: Float[Array, " latent"]) -> tuple[Array, Array]:
-        """(mean squared error over all numbers of x, KL of each latent), for z = mean + deviation * noise."""
+        """(- mean squared error over all numbers of x, KL of each latent), for z = mean + deviation * noise."""
         features = self.down(x) if isinstance(self.down, ConvNet) else jax.nn.relu(self.down(x))
         mean, log_variance = self.mean(features), jnp.clip(self.log_variance(features), -14.0, 4.0)
         answer = self.up(self.back(mean + jnp.exp(0.5 * log_variance) * noise))
         if isinstance(self.up, ReleaseDecoder):
             answer = jnp.tanh(answer)
-        return ((answer - x) ** 2).mean(), 0.5 * (mean**2 + jnp.exp(log_variance) - 1 - log_variance)
+        return -((answer - x) ** 2).mean(), 0.5 * (mean**2 + jnp.exp(log_variance) - 1 - log_variance)
 
 
-class ReleasedVAE(Density):
+class ReleasedVAE(WindowVAE):
     """log d(s, a) = -ir, with ir as the authors' code has it (rad_made).
 
         ir(s, a) = KL(q(z | s, a) || N(0, 1)) + mean over all numbers of (x - reconstruction)^2
@@ -301,46 +287,27 @@ class ReleasedVAE(Density):
     160. Observations that are not one image have a dense network of `width` on the vector that `VAE` sees, no tanh.
     """
 
-    window: int = 10_000
     fit: Fit = Fit(learning_rate=1e-3, clip=1e9, steps=1, batch=128)
-    capacity: int = eqx.field(static=True, default=10_000)
-    latent: int = eqx.field(static=True, default=128)
-    width: int = eqx.field(static=True, default=256)
-    view: str = eqx.field(static=True, default="")
-    symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)
-    learns_from: ClassVar[LearnsFrom] = "recent"
+    latent: int = setting(128, COUNT, static=True)
+    width: int = setting(256, COUNT, static=True)
+    network: ClassVar[type] = ReleasedNetwork
+    fresh: ClassVar[int] = 0
 
-    def __check_init__(self):
-        check_numbers(self, {COUNT: ("latent", "width")})
-        check_buffer("ReleasedVAE", self.window, self.capacity, self.fit)
-
-    def init(self, key, spec):
-        k_net, k_noise = jax.random.split(key)
-        seen = observation_model(spec, self.view, self.symbols)
-        network = ReleasedNetwork(seen, self.latent, self.width, k_net)
-        noise = jax.random.normal(k_noise, (self.latent,))
-        return VAEState(self.fit.init(network), ring_buffer.empty(seen.blank(), self.capacity), seen.unseen(), noise)
+    def loss(self, fit, kl):
+        return (kl.sum(-1) - fit).mean()
 
     def log_density(self, state, batch):
-        network = state.learned.params
+        return jnp.maximum(super().log_density(state, batch), -LARGEST_LOSS)
 
-        def one(obs, action) -> Float[Array, ""]:
-            error, kl = network.terms(network.inputs(network.outline.keep(obs, action), state.seen), state.noise)
-            return -jnp.minimum(error + kl.sum(), LARGEST_LOSS)
 
-        # Along one axis whatever the batch's shape, so that the compiler sees when the same pairs are read twice.
-        pairs = trees.flatten_leading((batch.obs, batch.action), batch.reward.ndim)
-        return jax.vmap(one)(*pairs).reshape(batch.reward.shape)
+def made_released(
+    normaliser: str = "released", *, cover: Bonus = OrthogonalRND(), density: Density = ReleasedVAE()
+) -> MADE:
+    """MADE of the authors' RAD code.
 
-    def update(self, state, batch, key):
-        k_fit, k_noise = jax.random.split(key)
-        ring, seen = add_batch(state, batch, self.window)
+        b(s, a, s') = norm(target(s') - predictor(s')) * exp(ir(s, a) / 2) / deviation of the factor exp(ir / 2)
 
-        def loss(network: ReleasedNetwork, items, key):
-            noise = jax.random.normal(key, (self.fit.batch, self.latent))
-            error, kl = jax.vmap(lambda kept, eps: network.terms(network.inputs(kept, seen), eps))(items, noise)
-            return (error + kl.sum(-1)).mean(), {"reconstruction": -error.mean(), **latent_metrics(kl)}
-
-        draw = lambda key: ring_buffer.sample(ring, self.fit.batch, key, self.window)  # noqa: E731
-        learned, metrics = self.fit.fit_sampled(loss, state.learned, draw, k_fit)
-        return VAEState(learned, ring, seen, jax.random.normal(k_noise, (self.latent,))), with_prefix(metrics, "vae")
+    ir is the loss of their VAE for this pair (`ReleasedVAE`). `normaliser`: "released" keeps the bug in their running
+    standard deviation, "correct" fixes it, "none" does not normalize, as their Dreamer.
+    """
+    return MADE(cover, FactorNormalized(density, normaliser))

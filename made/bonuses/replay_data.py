@@ -27,9 +27,6 @@ from made.core import (
     ring_buffer,
     trees,
 )
-from made.core.config import check_types
-from made.nets import MLP
-from made.nets.fit import with_prefix
 
 DRAWS = 512  # recent steps that a density is given at each update
 AT_A_TIME = 256  # images that are encoded at once
@@ -157,9 +154,6 @@ class CachedRND(Bonus):
     memory: EpisodeMemory = NoMemory()
     reads: ClassVar[tuple[str, ...]] = ("next_obs",)
 
-    def __check_init__(self):
-        check_types(self)
-
     def init(self, key, spec):
         return CachedState(self.rnd.init(key, spec), jnp.full((self.steps, self.rnd.width), jnp.nan, jnp.float16))
 
@@ -170,24 +164,15 @@ class CachedRND(Bonus):
         return trees.over_leading(state.rnd.encoder, batch.reward.ndim)(batch.next_obs)
 
     def reward(self, state, batch, *, value=None):
-        net = state.rnd
-        error = lambda x: jnp.linalg.norm(net.target(x) - net.predictor.params(x))  # noqa: E731
-        return trees.over_leading(error, batch.reward.ndim)(self._features(state, batch))
+        return self.rnd.reward_at(state.rnd, self._features(state, batch))
 
     def update(self, state, batch, key):
-        net, features = state.rnd, state.features
+        net, features = state
         if _places(batch, self.steps) is not None:
             new = encoded(net.encoder, batch.extras.new.next_obs)
             features = features.at[batch.extras.new_at.reshape(-1)].set(new.astype(features.dtype))
-        seen = self._features(CachedState(net, features), batch)
-        items = trees.flatten_leading(seen, batch.reward.ndim)
-
-        def loss(predictor: MLP, items, key):
-            error = jax.vmap(predictor)(items) - jax.vmap(net.target)(items)
-            return (error**2).mean(), {}
-
-        predictor, metrics = self.rnd.fit.fit(loss, net.predictor, items, key)
-        return CachedState(net._replace(predictor=predictor), features), with_prefix(metrics, "rnd")
+        net, metrics = self.rnd.learn(net, self._features(CachedState(net, features), batch), key)
+        return CachedState(net, features), metrics
 
 
 class CachedRE3(RewardWrapper):

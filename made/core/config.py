@@ -35,6 +35,7 @@ SHARE, BELOW_ONE = "a number from 0 to 1", "a number from 0 to below 1"
 AT_LEAST_ZERO, ABOVE_ZERO = "a number of at least 0", "a number above 0"
 POSITIVE, FINITE = "a finite number above 0", "a finite number"
 COUNT, COUNT_OR_NONE = "a whole number of at least 1", "a whole number of at least 0"
+SEVERAL = "a whole number of at least 2"
 _HOLDS: dict[str, Callable[[Any], bool]] = {
     SHARE: lambda x: 0 <= x <= 1,
     BELOW_ONE: lambda x: 0 <= x < 1,
@@ -42,6 +43,7 @@ _HOLDS: dict[str, Callable[[Any], bool]] = {
     ABOVE_ZERO: lambda x: x > 0,
     POSITIVE: lambda x: 0 < x < math.inf,
     FINITE: lambda x: -math.inf < x < math.inf,
+    SEVERAL: lambda x: 2 <= x < math.inf and x == int(x),
     COUNT: lambda x: 1 <= x < math.inf and x == int(x),
     COUNT_OR_NONE: lambda x: 0 <= x < math.inf and x == int(x),
 }
@@ -59,11 +61,12 @@ def to_dict(thing: Any) -> Any:
     A function is stored by name only and cannot be read back.
     """
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        kind, fields = type(thing), {f: getattr(thing, f.name) for f in dataclasses.fields(thing)}
+        kind, values = type(thing), {f: getattr(thing, f.name) for f in dataclasses.fields(thing)}
         own = kind.__module__.partition(".")[0] == _PACKAGE
-        written = {f.name: x for f, x in fields.items() if not ("omit_default" in f.metadata and x == f.default)}
-        name = kind.__name__ if own else f"{kind.__module__}:{kind.__qualname__}"
-        return {"class": name, **{field: to_dict(x) for field, x in written.items()}}
+        data = {"class": kind.__name__ if own else f"{kind.__module__}:{kind.__qualname__}"}
+        return data | {
+            f.name: to_dict(x) for f, x in values.items() if "omit_default" not in f.metadata or x != f.default
+        }
     if isinstance(thing, np.ndarray | jax.Array) and np.ndim(thing):
         content = np.ascontiguousarray(thing)
         values = base64.b64encode(content.tobytes()).decode()
@@ -199,33 +202,34 @@ class NoSuchField(ValueError, LookupError):
     """A path that names a field which is not there."""
 
 
-Kinds = Mapping[type, Callable[[str], Any]]  # how a part of such a type is made from a name
-
-
-def override(thing: Any, path: str, text: str, before: str = "", kinds: Kinds = MappingProxyType({})) -> Any:
+def override(
+    thing: Any,
+    path: str,
+    text: str,
+    before: str = "",
+    kinds: Mapping[type, Callable[[str], Any]] = MappingProxyType({}),
+) -> Any:
     """A copy with one field, named by a dotted path, set to the value written in `text`.
 
-    A field that may hold a part of one of those kinds, and holds none, takes a name. `before` is the part of the path
-    that led here, for messages.
+    `kinds` has functions that make a part of such a type from a name: a field that may hold one, and holds none, takes
+    a name. `before` is the part of the path that led here, for messages.
     """
+    if not path:
+        return parse_as(thing, text, before)
     head, _, rest = path.partition(".")
-    here = before + head
+    here = f"{before}.{head}" if before else head
     if isinstance(thing, tuple) and head.isdigit() and int(head) < len(thing):
         at = int(head)
-        return (*thing[:at], _set(thing[at], rest, text, here, kinds), *thing[at + 1 :])
+        return (*thing[:at], override(thing[at], rest, text, here, kinds), *thing[at + 1 :])
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
         raise NoSuchField(f"{here!r} leads into {thing!r}, which has no fields. Stop at the field before it.")
     types = {f.name: f.type for f in dataclasses.fields(thing)}
     if head not in types:
         raise NoSuchField(f"{type(thing).__name__} has no field {head!r}.{suggest(head, list(types))}")
     old, takes = getattr(thing, head), typing.get_args(types[head])
-    made = [make for kind, make in kinds.items() if old is None and not rest and kind in takes]
-    new = made[0](text) if made and text.lower() != "none" else _set(old, rest, text, here, kinds)
+    made = [make for kind, make in (kinds or {}).items() if old is None and not rest and kind in takes]
+    new = made[0](text) if made and text.lower() != "none" else override(old, rest, text, here, kinds)
     return dataclasses.replace(thing, **{head: new})
-
-
-def _set(old: Any, rest: str, text: str, here: str, kinds: Kinds) -> Any:
-    return override(old, rest, text, f"{here}.", kinds) if rest else parse_as(old, text, here)
 
 
 def parse_as(old: Any, text: str, path: str) -> Any:
@@ -245,63 +249,65 @@ def parse_as(old: Any, text: str, path: str) -> Any:
     return new
 
 
-def check_types(thing: Any) -> None:
-    """Refuse what is no number, or no whole one, in the fields that are declared as such; arrays and tracers pass.
-
-    For the `__check_init__` of whatever has settings; `check_numbers` does it too.
-    """
-    for field in dataclasses.fields(thing):
-        if not field.init:
-            continue
-        takes, x = _numbers_of(field.type), getattr(thing, field.name)
-        several = tuple in takes and isinstance(x, tuple)
-        wrong = [one for one in (x if several else (x,)) if not _is_number(one, takes - {tuple}, field.metadata)]
-        if takes and (wrong or (tuple in takes) != several):
-            words = "a number" if float in takes else "a whole number"
-            words = f"a tuple, each entry {words}" if tuple in takes else words
-            words += " or None" if type(None) in takes else ""
-            raise _refusal(thing, field, words)
+def setting(default: Any, within: str | range | tuple[str, ...], static: bool = False) -> Any:
+    """A field with what it must be: words such as `COUNT`, a range of whole numbers, or a tuple of choices."""
+    return eqx.field(default=default, static=static, metadata={"within": within})
 
 
-def _numbers_of(declared: Any) -> set[Any]:
-    """The kinds of number that a declared type allows, with None and tuple; nothing where it allows anything else."""
-    if typing.get_origin(declared) is tuple and typing.get_args(declared) in ((int, ...), (float, ...)):
-        return {tuple, typing.get_args(declared)[0]}
-    parts = {declared} if isinstance(declared, type) else set(typing.get_args(declared))
-    return parts if parts & {int, float} and parts <= {int, float, type(None)} else set()
-
-
-def _is_number(x: Any, takes: set[Any], metadata: Mapping[str, Any]) -> bool:
-    if x is None:
-        return type(None) in takes
-    if isinstance(x, bool | np.bool_):
-        return False
-    if isinstance(x, int | np.integer):
-        return True
-    if isinstance(x, float | np.floating):
-        return float(x) == x and (float in takes or (x.is_integer() and not metadata.get("static")))
-    return hasattr(x, "shape") and hasattr(x, "dtype")  # an array, a tracer or the shape of one
-
-
-def check_numbers(thing: Any, wanted: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuse fields out of range, named by the range that they must lie in; not those that are traced or stacked.
+def check_numbers(thing: Any, wanted: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> None:
+    """Refuse what is no number, or no whole one, in fields declared as such, and what is out of the range of a field.
 
     For the `__check_init__` of whatever has settings: a number out of range would run to the end and learn nothing.
+    Ranges are those of `setting`, or named here. Arrays and tracers pass. A `Configuration` does this by itself.
     """
-    check_types(thing)
-    fields = {field.name: field for field in dataclasses.fields(thing)}
-    for words, names in wanted.items():
-        for name in names:
-            x = getattr(thing, name)
-            if isinstance(x, int | float | np.integer | np.floating) and not _HOLDS[words](x):
-                raise _refusal(thing, fields[name], words)
+    ranges = {name: words for words, names in wanted.items() for name in names}
+    for field in (field for field in dataclasses.fields(thing) if field.init):
+        x = getattr(thing, field.name)
+        words = _other_type(field, x) or _out_of_range(x, ranges.get(field.name, field.metadata.get("within")))
+        if words:
+            hint = "" if field.default is dataclasses.MISSING else f": {field.default!r} is usual"
+            raise ValueError(f"{type(thing).__name__} takes {words} as {field.name}, got {x!r}{hint}.")
 
 
-def _refusal(thing: Any, field: dataclasses.Field, words: str) -> ValueError:
-    hint = "" if field.default is dataclasses.MISSING else f": {field.default} is usual"
-    return ValueError(
-        f"{type(thing).__name__} takes {words} as {field.name}, got {getattr(thing, field.name)!r}{hint}."
-    )
+class Configuration(eqx.Module):
+    """A frozen module whose settings are checked when it is made, after the checks of its own class."""
+
+    def __check_init__(self):
+        check_numbers(self)
+
+
+def _other_type(field: dataclasses.Field, x: Any) -> str:
+    """What a field declared as a number takes, where this is nothing of the kind."""
+    declared, static = field.type, bool(field.metadata.get("static"))
+    several = typing.get_origin(declared) is tuple and typing.get_args(declared) in ((int, ...), (float, ...))
+    kinds = {declared} if isinstance(declared, type) else set(typing.get_args(declared)) - {...}
+    if not kinds & {int, float} or not kinds <= {int, float, type(None)}:
+        return ""
+    parts = x if several and isinstance(x, tuple) else (x,)
+    if several == isinstance(x, tuple) and all(_is_number(part, kinds, static) for part in parts):
+        return ""
+    words = "a number" if float in kinds else "a whole number"
+    return f"a tuple, each entry {words}" if several else words + " or None" * (type(None) in kinds)
+
+
+def _is_number(x: Any, kinds: set[Any], static: bool) -> bool:
+    if x is None or isinstance(x, bool | np.bool_):
+        return x is None and type(None) in kinds
+    if isinstance(x, float | np.floating):
+        return float(x) == x and (float in kinds or (x.is_integer() and not static))
+    is_array = hasattr(x, "shape") and hasattr(x, "dtype")  # a tracer and the shape of an array too
+    return is_array or isinstance(x, int | np.integer)
+
+
+def _out_of_range(x: Any, within: str | range | tuple[str, ...] | None) -> str:
+    """What a field takes, where this is something else; only numbers and words are looked at."""
+    if within is None or not isinstance(x, str | int | float | np.integer | np.floating):
+        return ""
+    if (_HOLDS[within] if isinstance(within, str) else within.__contains__)(x):
+        return ""
+    if isinstance(within, range):
+        return f"a whole number from {within.start} to {within.stop - 1}"
+    return within if isinstance(within, str) else " or ".join(map(repr, within))
 
 
 def suggest(given: str, accepted: list[str], listed_by: str = "made list") -> str:

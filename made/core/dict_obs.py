@@ -6,7 +6,7 @@ A policy sees 7 x 7 cells while RIDE and NovelD count full states: each reader n
 
 from jaxtyping import PyTree
 
-from made.core import hashing
+from made.core import trees
 
 HASH = "hash"  # the part that tells the full state, where an environment has one
 
@@ -21,20 +21,15 @@ def part(obs: PyTree, name: str) -> PyTree:
     return obs[name]
 
 
-def seen(obs: PyTree) -> PyTree:
-    """What a network may look at: everything but the hash, which is for counting alone."""
-    if not isinstance(obs, dict) or HASH not in obs or len(obs) == 1:
-        return obs
-    return {name: x for name, x in obs.items() if name != HASH}
-
-
 def looked_at(obs: PyTree, name: str) -> PyTree:
-    """The named part for a network: "" is all that `seen` leaves."""
-    return seen(obs) if name == "" else part(obs, name)
+    """The named part for a network: "" is everything but the hash, which is for counting alone."""
+    if name == "" and isinstance(obs, dict) and HASH in obs and len(obs) > 1:
+        return {key: x for key, x in obs.items() if key != HASH}
+    return part(obs, name)
 
 
-def key_of(obs: PyTree, name: str) -> hashing.Digest:
+def key_of(obs: PyTree, name: str) -> trees.Digest:
     """64 bits to count one observation by: of the named part, or for "" of the hash where there is one, else of all."""
     if name == "" and isinstance(obs, dict) and HASH in obs:
         name = HASH
-    return hashing.digest(part(obs, name))
+    return trees.digest(part(obs, name))

@@ -3,8 +3,7 @@
 Algorithm 1 of the paper says: estimate densities, form the reward r_k, hand it to any planner. So the one seam
 of the code is a function `reward_fn = r_k`. A `Bonus` makes it, an `Agent` consumes it, and neither knows the other.
 
-Every class here is abstract; every class elsewhere is final. Objects are frozen and hold configuration only;
-what changes lives in separate pytrees whose every leaf is an array.
+Objects are frozen and hold configuration only; what changes lives in separate pytrees whose every leaf is an array.
 """
 
 import abc
@@ -16,6 +15,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from made.core.config import Configuration
 
 if TYPE_CHECKING:  # to a type checker a declared variable must not look like a dataclass field with a place of its own
     from typing import ClassVar as AbstractVar
@@ -129,7 +130,7 @@ class Environment(eqx.Module):
         """One action: (next state, what came of it)."""
 
 
-class EpisodeMemory(eqx.Module):
+class EpisodeMemory(Configuration):
     """What a bonus keeps within one episode of one environment: visit counts, a goal."""
 
     def goal(self, spec: Spec) -> Space | None:
@@ -161,14 +162,11 @@ LearnsFrom = Literal["batch", "new", "recent"]
 
 def learning_data(batch: Transition, source: LearnsFrom) -> Transition:
     """The part of a batch that an estimator learns from. An on-policy batch is all three."""
-    if not isinstance(batch.extras, ReplayContext):
-        return batch
-    if source == "new":
-        return batch.extras.new
-    return batch.extras.recent if source == "recent" else batch
+    replayed = source != "batch" and isinstance(batch.extras, ReplayContext)
+    return getattr(batch.extras, source) if replayed else batch
 
 
-class Estimator(eqx.Module):
+class Estimator(Configuration):
     """What bonuses and densities have in common: `update`, and the part of a replay that it is called with.
 
     On-policy, `update` gets the rollout. Off-policy, it gets what `learns_from` names:
@@ -187,22 +185,26 @@ class Estimator(eqx.Module):
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        own = cls.__dict__.get("update")
-        if own is not None and not getattr(own, "__isabstractmethod__", False):
-            cls.update = _selecting(own)  # type: ignore[attr-defined]
         source = cls.__dict__.get("learns_from", "batch")
         if isinstance(source, str) and source not in ("batch", "new", "recent"):
             raise ValueError(f"{cls.__name__}.learns_from is 'batch', 'new' or 'recent', not {source!r}.")
+        update = cls.__dict__.get("update")
+        if update is None or getattr(update, "__isabstractmethod__", False):
+            return
 
+        @functools.wraps(update)
+        def selected(self: Estimator, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
+            return update(self, state, learning_data(batch, self.learns_from), key)
 
-def _selecting(update: Callable) -> Callable:
-    """That method, called with the data that the class learns from."""
+        cls.update = selected
 
-    @functools.wraps(update)
-    def selected(self: Estimator, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
-        return update(self, state, learning_data(batch, self.learns_from), key)
+    @abc.abstractmethod
+    def init(self, key: Key[Array, ""], spec: Spec) -> PyTree:
+        """The state before any experience."""
 
-    return selected
+    @abc.abstractmethod
+    def update(self, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
+        """Learn from experience, leaves [T, N, ...]: which under replay, `learns_from` says."""
 
 
 class Bonus(Estimator):
@@ -212,34 +214,18 @@ class Bonus(Estimator):
     memory: AbstractVar[EpisodeMemory]
 
     @abc.abstractmethod
-    def init(self, key: Key[Array, ""], spec: Spec) -> PyTree:
-        """The state before any experience."""
-
-    @abc.abstractmethod
     def reward(
         self, state: PyTree, batch: Transition, *, value: Float[Array, " S"] | None = None
     ) -> Float[Array, "*b"]:
         """The bonus of each transition. A pure read that accepts any leading axes."""
-
-    @abc.abstractmethod
-    def update(self, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
-        """Learn from experience, leaves [T, N, ...]: which under replay, `learns_from` says."""
 
 
 class Density(Estimator):
     """An estimate of d^{pi_mix,k}(s, a), the density of recent experience, up to a constant that tau absorbs."""
 
     @abc.abstractmethod
-    def init(self, key: Key[Array, ""], spec: Spec) -> PyTree:
-        """The state before any experience."""
-
-    @abc.abstractmethod
     def log_density(self, state: PyTree, batch: Transition) -> Float[Array, "*b"]:
         """log d(s, a) + constant. A pure read that accepts any leading axes."""
-
-    @abc.abstractmethod
-    def update(self, state: PyTree, batch: Transition, key: Key[Array, ""]) -> tuple[PyTree, Metrics]:
-        """Learn from experience, leaves [T, N, ...]: which under replay, `learns_from` says."""
 
 
 class Agent(eqx.Module):

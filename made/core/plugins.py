@@ -130,13 +130,11 @@ def _imported(path: str, label: str, kind: Registry) -> Any:
 
 def _require_complete(base: type, cls: type, label: str) -> None:
     """Refuse a class that lacks methods or fields of its kind."""
-    methods = sorted(getattr(cls, "__abstractmethods__", ()))
-    fields = sorted({*getattr(cls, "__abstractvars__", ()), *getattr(cls, "__abstractclassvars__", ())})
-    if not methods and not fields:
-        return
-    inherited = set(dir(base))
-    own = [name for name in dir(cls) if not name.startswith("__") and name not in inherited]
-    near = {name: difflib.get_close_matches(name, own, 1) for name in (*methods, *fields)}
-    lacks = [f"the method `{name}`" for name in methods] + [f"the field `{name}`" for name in fields]
-    hints = [f" It has `{found[0]}`: did you mean `{name}`?" for name, found in near.items() if found]
-    raise ValueError(f"{label} lacks {' and '.join(lacks)} of made.{base.__name__}.{''.join(hints)}")
+    fields = {*getattr(cls, "__abstractvars__", ()), *getattr(cls, "__abstractclassvars__", ())}
+    lacks = [(f"the method `{name}`", name) for name in sorted(getattr(cls, "__abstractmethods__", ()))]
+    lacks += [(f"the field `{name}`", name) for name in sorted(fields)]
+    own = [name for name in dir(cls) if not name.startswith("__") and name not in dir(base)]
+    near = [(name, found) for _, name in lacks for found in difflib.get_close_matches(name, own, 1)]
+    if lacks:
+        hints = "".join(f" It has `{found}`: did you mean `{name}`?" for name, found in near)
+        raise ValueError(f"{label} lacks {' and '.join(what for what, _ in lacks)} of made.{base.__name__}.{hints}")

@@ -30,15 +30,6 @@ def empty(item: PyTree, capacity: int) -> Ring:
     return Ring(blank, jnp.zeros((), jnp.int32))
 
 
-def check_window(who: str, window: Array | int, capacity: int) -> None:
-    """Refuse a window that a ring has no room for. A traced one was checked as a number."""
-    if isinstance(window, int) and not 1 <= window <= capacity:
-        raise ValueError(
-            f"{who} keeps the last window={window} pairs, but has room for capacity={capacity}: "
-            "choose 1 <= window <= capacity."
-        )
-
-
 def capacity(ring: Ring) -> int:
     """How many items it has room for."""
     return jax.tree.leaves(ring.items)[0].shape[0]

@@ -1,20 +1,15 @@
 """Schedules: a bonus coefficient tau_k as a function of the iteration k = 1, 2, ..."""
 
 import abc
-import math
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from made.core.config import AT_LEAST_ZERO, SHARE, Configuration, setting
 
-class Schedule(eqx.Module):
+
+class Schedule(Configuration):
     """A number for each iteration, made of numbers that are not negative."""
-
-    def __check_init__(self):
-        for name, number in vars(self).items():
-            if isinstance(number, int | float) and not 0 <= number < math.inf:  # not those that are traced
-                raise ValueError(f"{type(self).__name__} takes {name} of at least 0, got {name}={number}.")
 
     @abc.abstractmethod
     def __call__(self, k: Array) -> Float[Array, ""]: ...
@@ -23,7 +18,7 @@ class Schedule(eqx.Module):
 class Constant(Schedule):
     """tau_k = value: the deep experiments of Section 5."""
 
-    value: float = 1.0
+    value: float = setting(1.0, AT_LEAST_ZERO)
 
     def __call__(self, k: Array) -> Float[Array, ""]:
         return jnp.asarray(self.value, float)
@@ -32,8 +27,8 @@ class Constant(Schedule):
 class Power(Schedule):
     """tau_k = value / k^c: Theorem 1 (c = 2 in its proof) and the chain (value = 0.1, c = 1/2, Appendix B.2)."""
 
-    value: float = 1.0
-    c: float = 0.5
+    value: float = setting(1.0, AT_LEAST_ZERO)
+    c: float = setting(0.5, AT_LEAST_ZERO)
 
     def __call__(self, k: Array) -> Float[Array, ""]:
         return self.value / jnp.asarray(k, float) ** self.c
@@ -42,12 +37,8 @@ class Power(Schedule):
 class Exponential(Schedule):
     """tau_k = value (1 - rho)^k: the decay of RE3."""
 
-    value: float = 1.0
-    rho: float = 1e-5
-
-    def __check_init__(self):
-        if isinstance(self.rho, int | float) and self.rho > 1:
-            raise ValueError(f"Exponential takes a rho of at most 1, got rho={self.rho}: it is the share that is lost.")
+    value: float = setting(1.0, AT_LEAST_ZERO)
+    rho: float = setting(1e-5, SHARE)
 
     def __call__(self, k: Array) -> Float[Array, ""]:
         return self.value * (1 - self.rho) ** jnp.asarray(k, float)

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, create_empty_array
 
-from made.core import hashing
+from made.core import trees
 from made.core.config import suggest
 from made.core.plugins import needs
 from made.envs.host_env import final_info
@@ -181,7 +181,7 @@ class EnvPoolGrids(gymnasium.vector.VectorEnv):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.max_steps = int(self._pool.config["max_episode_steps"])
-        self._digest = jax.jit(jax.vmap(hashing.digest))
+        self._digest = jax.jit(jax.vmap(trees.digest))
         self._changes, self._ahead = [Changes() for _ in range(num_envs)], np.zeros((num_envs, 3), np.uint8)
 
     def _made(self, seed: int) -> Any:

@@ -4,14 +4,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key, PyTree
 
 from made.core import Metrics
-from made.core.config import ABOVE_ZERO, COUNT, COUNT_OR_NONE, POSITIVE, check_numbers
+from made.core.config import ABOVE_ZERO, COUNT, COUNT_OR_NONE, POSITIVE, Configuration, setting
 
 Loss = Callable[[PyTree, PyTree, Key[Array, ""]], tuple[Float[Array, ""], Metrics]]
 
@@ -34,22 +33,18 @@ class FitState(NamedTuple):
     optimiser: PyTree
 
 
-class Fit(eqx.Module):
+class Fit(Configuration):
     """Adam, `steps` steps an update, each on `batch` sampled items; batch=0 uses all of them.
 
     `after` makes the number of steps proportional to the new items; `steps` is then the maximum.
     A loss is a function (params, items, key) -> (scalar, metrics) of items with one leading axis.
     """
 
-    learning_rate: float = 1e-4
-    clip: float = 40.0  # of the gradient's global norm
-    epsilon: float = 1e-8
-    steps: int = eqx.field(static=True, default=1)
-    batch: int = eqx.field(static=True, default=0)
-
-    def __check_init__(self):
-        check_numbers(self, {POSITIVE: ("learning_rate", "epsilon"), ABOVE_ZERO: ("clip",)})
-        check_numbers(self, {COUNT: ("steps",), COUNT_OR_NONE: ("batch",)})
+    learning_rate: float = setting(1e-4, POSITIVE)
+    clip: float = setting(40.0, ABOVE_ZERO)  # of the gradient's global norm
+    epsilon: float = setting(1e-8, POSITIVE)
+    steps: int = setting(1, COUNT, static=True)
+    batch: int = setting(0, COUNT_OR_NONE, static=True)
 
     def after(self, n: int, fresh: int) -> "Fit":
         """The same with one step for each fresh * batch of n new items, from 1 to `steps`; all where fresh is 0.

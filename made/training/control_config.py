@@ -12,7 +12,7 @@ from made.agents.dreamer.network import SIDE
 from made.agents.registry import make_agent
 from made.agents.sac import RAD
 from made.bonuses.re3 import RE3
-from made.bonuses.registry import RE3_MEMORY, from_elsewhere, make_bonus
+from made.bonuses.registry import RE3_MEMORY, list_bonuses, make_bonus
 from made.bonuses.replay_data import needs_new
 from made.core import Bonus, Spec
 from made.core.schedules import Constant, Exponential, Schedule
@@ -176,7 +176,7 @@ def control_config(env: str, agent: str, bonus: str, bonus_coef: Schedule | None
     """The run of those names with the paper's settings, at the paper's bonus coefficient unless one is given."""
     who = make_agent(agent)
     make_bonus(bonus, "dreamer" if isinstance(who, Dreamer) else "off_policy")  # raises for an unknown name
-    if bonus_coef is None and from_elsewhere(bonus) and bonus != "none":
+    if bonus_coef is None and bonus not in list_bonuses(installed=False):
         raise ValueError(
             f"No bonus coefficient is known for {bonus} on control tasks: pass one, such as --bonus-coef 0.05."
         )

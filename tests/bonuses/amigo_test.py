@@ -8,7 +8,7 @@ from bonuses.by_hand import discrete, episodes
 from contracts.settings import Drift, collected, quick, small_lock
 
 from made.bonuses import AMIGo, amigo
-from made.bonuses.amigo import Pursuit, goal_space, region
+from made.bonuses.amigo import Pursuit, goal_space, is_reached
 from made.core import EpisodeNote, Space, Transition
 from made.envs.minigrid import Empty, Grid
 from made.nets.fit import Fit
@@ -21,7 +21,8 @@ def by_value(state, goal, seen, obs):
 
 
 def by_region(state, goal, seen, obs):
-    return int(region(state.teacher.params.goals, state.planes, jnp.asarray(obs))) == goal
+    pursuit = Pursuit(jnp.asarray(goal), *[jnp.zeros(())] * 3)
+    return bool(is_reached(state.teacher.params.goals, state.planes, pursuit, jnp.asarray(obs)))
 
 
 def by_cell(state, goal, seen, obs):
@@ -120,7 +121,7 @@ def test_goals_follow_from_what_is_observed():
     assert goal_space(Space((3,), jnp.int32, 5), "", 6)[:2] == ("regions", 64)
     with pytest.raises(ValueError, match="name one of 'full', 'direction'"):
         goal_space({"full": image, "direction": Space((), jnp.int32, 4)}, "", 6)
-    with pytest.raises(ValueError, match="bits=20"):
+    with pytest.raises(ValueError, match="from 1 to 16 as bits, got 20"):
         AMIGo(bits=20)
 
 

@@ -72,10 +72,12 @@ def test_normalised_leaves_what_does_not_vary_as_it_is():
     assert np.allclose(running_stats.scale(running_stats.merge(running_stats.empty(), jnp.array([0.0, 6.0]))), 3.0)
 
 
-@pytest.mark.parametrize("wrong", [{"of": "mean"}, {"of": "return"}, {"n_envs": 4}])
+@pytest.mark.parametrize("wrong", [{"of": "return"}, {"n_envs": 4}])
 def test_normalised_refuses_settings_that_do_not_fit(wrong):
     with pytest.raises(ValueError, match="n_envs >= 1"):
         Normalized(rnd(), **wrong)
+    with pytest.raises(ValueError, match="Normalized takes 'reward' or 'return' as of, got 'mean'"):
+        Normalized(rnd(), of="mean")
     with pytest.raises(ValueError, match="Bernstein"):
         Normalized(Bernstein())
 

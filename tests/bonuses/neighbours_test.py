@@ -139,7 +139,7 @@ def test_ngu_remembers_the_nearest_of_the_episode():
 
 
 def test_disagreement_is_the_variance_of_the_models():
-    bonus = Disagreement(3, **TINY, fit=FIT)
+    bonus = Disagreement(models=3, **TINY, fit=FIT)
     _, state, batch, _ = experience(bonus, Drift())
     paid = quick(bonus.reward)(state, batch)
     _, metrics = quick(bonus.update)(state, batch, jax.random.key(0))
@@ -151,12 +151,12 @@ def test_disagreement_is_the_variance_of_the_models():
         assert np.isclose(paid[t, n], said.var(0).mean(), rtol=1e-4)
         losses.append(((said - embedded(state.embedding, step.next_obs)) ** 2).sum(0))
     assert np.isclose(metrics["disagreement/loss"], np.mean(losses), rtol=1e-4)
-    with pytest.raises(ValueError, match="models >= 2"):
+    with pytest.raises(ValueError, match="a whole number of at least 2 as models, got 1"):
         Disagreement(models=1)
 
 
 def test_models_agree_about_what_they_learned():
-    bonus = Disagreement(3, 8, 32, fit=FIT)
+    bonus = Disagreement(8, 32, models=3, fit=FIT)
     batch = stream(np.repeat([0, 1], 8), np.repeat([1, 2], 8))
     state = bonus.init(jax.random.key(0), discrete(14))
     update = quick(bonus.update)

@@ -87,7 +87,7 @@ def untyped(thing: Any) -> list[str]:
     return sorted(found)
 
 
-ADVICE = "give it a range with made.core.config.check_numbers, or a place in FREE"
+ADVICE = "give it a range with made.core.config.setting or check_numbers, or a place in FREE"
 
 
 @pytest.mark.parametrize("name", list_bonuses("on_policy", installed=False))

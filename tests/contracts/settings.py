@@ -127,7 +127,7 @@ SMALL = {
     "re3": lambda: b.RE3(**TINY, capacity=64),
     "e3b": lambda: b.E3B(CONTROLLABLE),
     "ngu": lambda: b.NGU(CONTROLLABLE, rnd(squared=True)),
-    "disagreement": lambda: b.Disagreement(3, **TINY, fit=FIT),
+    "disagreement": lambda: b.Disagreement(models=3, **TINY, fit=FIT),
     "hashed": lambda: b.HashedCount(bits=10),
 }
 

@@ -89,10 +89,10 @@ def test_schedules_follow_their_formulas():
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (lambda: Constant(-1.0), "Constant takes value of at least 0, got value=-1.0"),
-        (lambda: Power(1.0, float("nan")), "Power takes c of at least 0, got c=nan"),
-        (lambda: Exponential(float("inf")), "Exponential takes value of at least 0, got value=inf"),
-        (lambda: Exponential(1.0, 1.5), "Exponential takes a rho of at most 1, got rho=1.5"),
+        (lambda: Constant(-1.0), "Constant takes a number of at least 0 as value, got -1.0: 1.0 is usual"),
+        (lambda: Power(1.0, float("nan")), "Power takes a number as c, got nan"),
+        (lambda: Exponential(float("inf")), "Exponential takes a number of at least 0 as value, got inf"),
+        (lambda: Exponential(1.0, 1.5), "Exponential takes a number from 0 to 1 as rho, got 1.5"),
     ],
 )
 def test_schedules_refuse_what_no_bonus_can_be_paid_at(made, told):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from made.bonuses.episodic import VisitCounts
-from made.core import Space, Spec, dict_obs, hashing
+from made.core import Space, Spec, dict_obs, trees
 from made.nets.fit import Fit
 
 
@@ -17,7 +17,7 @@ def test_digests_differ_wherever_one_entry_differs():
     nearby[np.arange(147), np.arange(147)] += 1
     swapped = np.stack([np.roll(images[1], i) for i in range(147)])
     everything = np.concatenate([images, nearby.reshape(-1, 7, 7, 3), swapped])
-    found = np.asarray(jax.vmap(hashing.digest)(everything))
+    found = np.asarray(jax.vmap(trees.digest)(everything))
     assert len({tuple(x) for x in found.tolist()}) == len(np.unique(everything.reshape(len(everything), -1), axis=0))
     for word in found.T:  # each word by itself spreads over its range
         counts = np.bincount(word >> 28, minlength=16)
@@ -25,17 +25,17 @@ def test_digests_differ_wherever_one_entry_differs():
 
 
 def test_digest_reads_floats_by_value_and_trees_by_leaf():
-    assert np.array_equal(hashing.digest(jnp.array([0.0])), hashing.digest(jnp.array([-0.0])))
+    assert np.array_equal(trees.digest(jnp.array([0.0])), trees.digest(jnp.array([-0.0])))
     one, other = {"a": jnp.array([1, 2]), "b": jnp.array([3])}, {"a": jnp.array([1]), "b": jnp.array([3, 2])}
-    assert not np.array_equal(hashing.digest(one), hashing.digest(other))
+    assert not np.array_equal(trees.digest(one), trees.digest(other))
 
 
 def test_views_name_parts_and_refuse_what_is_not_there():
     obs = {"image": jnp.ones((7, 7, 3)), "hash": jnp.array([5, 6], jnp.uint32)}
     assert dict_obs.part(obs, "image").shape == (7, 7, 3) and dict_obs.part(obs, "") is obs
     assert list(dict_obs.looked_at(obs, "")) == ["image"]
-    assert np.array_equal(dict_obs.key_of(obs, ""), hashing.digest(obs["hash"]))
-    assert np.array_equal(dict_obs.key_of(obs, "image"), hashing.digest(obs["image"]))
+    assert np.array_equal(dict_obs.key_of(obs, ""), trees.digest(obs["hash"]))
+    assert np.array_equal(dict_obs.key_of(obs, "image"), trees.digest(obs["image"]))
     with pytest.raises(ValueError, match=r"'full'.*'image', 'hash'"):
         dict_obs.part(obs, "full")
     with pytest.raises(ValueError, match="no named parts"):

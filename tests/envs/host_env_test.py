@@ -12,7 +12,7 @@ import pytest
 from made.agents import PPO
 from made.agents.policy_net import LAYOUTS
 from made.bonuses import NoBonus
-from made.core import hashing
+from made.core import trees
 from made.envs import host_env
 from made.envs.host_env import Hosted, hosted
 from made.envs.host_grids import Changes, EnvPoolGrids, pool_task
@@ -158,7 +158,7 @@ def test_a_state_of_envpool_is_told_by_pose_and_view(pool):
     obs, *_ = envs.step(np.zeros(N, int))
     position, view = np.array([0, 1]), np.full((2, 2, 3), 10, np.uint8)
     nothing = np.zeros(2, np.uint32)
-    assert np.array_equal(obs["hash"][1], hashing.digest((position, np.int32(0), view, nothing)))
+    assert np.array_equal(obs["hash"][1], trees.digest((position, np.int32(0), view, nothing)))
 
 
 def test_what_was_changed_out_of_sight_tells_states_of_envpool_apart():

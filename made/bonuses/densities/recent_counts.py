@@ -9,9 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from made.core import Density, LearnsFrom, Transition, dict_obs, hashing, ring_buffer, running_stats, table_sizes, trees
-from made.core.config import ABOVE_ZERO, POSITIVE, SHARE, check_numbers, check_types
+from made.core import Density, LearnsFrom, Transition, dict_obs, ring_buffer, running_stats, table_sizes, trees
+from made.core.config import ABOVE_ZERO, POSITIVE, SHARE, check_numbers, setting
 from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
+
+
+class WindowDensity(Density):
+    """The last `window` pairs, with room for `capacity`: windows of different lengths run in one vectorized program."""
+
+    window: eqx.AbstractVar[int]
+    capacity: eqx.AbstractVar[int]
+
+    def __check_init__(self):
+        check_numbers(self)
+        if isinstance(self.window, int) and not 1 <= self.window <= self.capacity:  # not where it is traced
+            raise ValueError(
+                f"{type(self).__name__} keeps the last window={self.window} pairs, but has room for "
+                f"capacity={self.capacity}: choose 1 <= window <= capacity."
+            )
 
 
 class WindowState(NamedTuple):
@@ -21,20 +36,13 @@ class WindowState(NamedTuple):
     counts: Float[Array, "..."]
 
 
-class _WindowCounts(Density):
+class _WindowCounts(WindowDensity):
     """Visits among the last `window` pairs: log_density = log max(visits, 1).
 
-    A pair that has left the window counts as one visit: the paper divides by zero there. `window` is a number and
-    `capacity` the room for it, so that windows of different lengths run in one vectorized program.
+    A pair that has left the window counts as one visit: the paper divides by zero there.
     """
 
-    window: eqx.AbstractVar[int]
-    capacity: eqx.AbstractVar[int]
     learns_from: ClassVar[LearnsFrom] = "new"
-
-    def __check_init__(self):
-        check_types(self)
-        ring_buffer.check_window(type(self).__name__, self.window, self.capacity)
 
     @abc.abstractmethod
     def slots(self, state: WindowState, batch: Transition) -> Int[Array, "*b"]:
@@ -81,11 +89,8 @@ class GeometricMixture(Density):
     effective number of pairs, M / sum_i w_i^2 for batches of M: log_density = log max(d_mix M / sum w^2, 1).
     """
 
-    eta: float = 0.02
+    eta: float = setting(0.02, SHARE)
     learns_from: ClassVar[LearnsFrom] = "new"
-
-    def __check_init__(self):
-        check_numbers(self, {SHARE: ("eta",)})
 
     def init(self, key, spec):
         return MixtureState(jnp.zeros(table_sizes(spec, "GeometricMixture")), jnp.zeros(()))
@@ -113,13 +118,8 @@ class HashedRecentCounts(_WindowCounts):
 
     window: int = 10_000
     capacity: int = eqx.field(static=True, default=10_000)
-    bits: int = eqx.field(static=True, default=20)
+    bits: int = setting(20, range(1, 31), static=True)
     view: str = eqx.field(static=True, default="")
-
-    def __check_init__(self):
-        check_types(self)
-        if not 1 <= self.bits <= 30:
-            raise ValueError(f"HashedRecentCounts has 2^bits slots with 1 <= bits <= 30, got bits={self.bits}.")
 
     def init(self, key, spec):
         dict_obs.looked_at(spec.obs, self.view)  # a part that is not there is refused here
@@ -132,13 +132,21 @@ class HashedRecentCounts(_WindowCounts):
 
     def slots(self, state, batch):
         def one(obs, action) -> Array:
-            whole = hashing.digest((hashing.digest(dict_obs.looked_at(obs, self.view)), action))
+            whole = trees.digest((trees.digest(dict_obs.looked_at(obs, self.view)), action))
             return (whole[0] & jnp.uint32(2**self.bits - 1)).astype(jnp.int32)
 
         return trees.over_leading(one, batch.reward.ndim)(batch.obs, batch.action)
 
 
-class Factorized(Density):
+class FactorizedState(eqx.Module):
+    """The recent pairs, how often each entry had each value among them, and the entries."""
+
+    ring: ring_buffer.Ring
+    counts: Float[Array, " size"]
+    outline: ObservationModel = eqx.field(static=True)
+
+
+class Factorized(WindowDensity):
     """The product of the marginals of the last `window` pairs: the cheap control for a VAE.
 
         log d(o, a) = sum_i log (n_i(x_i) + alpha) / (n + alpha V_i)
@@ -149,15 +157,11 @@ class Factorized(Density):
     """
 
     window: int = 10_000
-    alpha: float = 0.5
+    alpha: float = setting(0.5, POSITIVE)
     capacity: int = eqx.field(static=True, default=10_000)
     view: str = eqx.field(static=True, default="")
     symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)
     learns_from: ClassVar[LearnsFrom] = "new"
-
-    def __check_init__(self):
-        check_numbers(self, {POSITIVE: ("alpha",)})
-        ring_buffer.check_window("Factorized", self.window, self.capacity)
 
     def init(self, key, spec):
         seen = observation_model(spec, self.view, self.symbols)
@@ -167,12 +171,13 @@ class Factorized(Density):
                 f"Factorized counts discrete values, but {other[0].shape} is of kind {other[0].kind!r}. Use VAE there, "
                 "or name a discrete part of the observation, view='...'."
             )
-        return FactorizedState(ring_buffer.empty(seen.blank(), self.capacity), jnp.zeros(seen.size), Columns(seen))
+        return FactorizedState(ring_buffer.empty(seen.blank(), self.capacity), jnp.zeros(seen.size), seen)
 
     def log_density(self, state, batch):
-        seen = state.columns.outline
+        seen = state.outline
         n = jnp.minimum(state.ring.written, self.window).astype(float)
-        logs = jnp.log((state.counts + self.alpha) / (n + self.alpha * state.columns.values()))
+        values = [np.tile(np.repeat(x.sizes, x.sizes), x.size // sum(x.sizes)) for x in seen.leaves]  # V_i of each slot
+        logs = jnp.log((state.counts + self.alpha) / (n + self.alpha * np.concatenate(values).astype(np.float32)))
 
         def one(obs, action) -> Float[Array, ""]:
             return seen.show(seen.keep(obs, action), seen.unseen()) @ logs
@@ -180,31 +185,12 @@ class Factorized(Density):
         return trees.over_leading(one, batch.reward.ndim)(batch.obs, batch.action)
 
     def update(self, state, batch, key):
-        seen = state.columns.outline
+        seen = state.outline
         kept = trees.flatten_leading(seen.keep(batch.obs, batch.action), batch.reward.ndim)
         ring, moved = ring_buffer.push(state.ring, kept, self.window)
         shown = jax.vmap(lambda x: seen.show(x, seen.unseen()))
         came, left = moved.came_valid.astype(float) @ shown(kept), moved.left_valid.astype(float) @ shown(moved.left)
-        return FactorizedState(ring, state.counts + came - left, state.columns), {}
-
-
-class Columns(eqx.Module):
-    """Which entries there are: no arrays, it rides in the state so that reads know it."""
-
-    outline: ObservationModel = eqx.field(static=True)
-
-    def values(self) -> np.ndarray:
-        """V_i for every number that a pair is shown as."""
-        of = [np.tile(np.repeat(leaf.sizes, leaf.sizes), leaf.size // sum(leaf.sizes)) for leaf in self.outline.leaves]
-        return np.concatenate(of).astype(np.float32)
-
-
-class FactorizedState(NamedTuple):
-    """The recent pairs, how often each entry had each value among them, and the entries."""
-
-    ring: ring_buffer.Ring
-    counts: Float[Array, " size"]
-    columns: Columns
+        return FactorizedState(ring, state.counts + came - left, seen), {}
 
 
 LEAST_LOOKED_AT = 128  # pairs that tell a mean and a deviation well enough
@@ -231,13 +217,10 @@ class Standardized(Density):
     """
 
     density: Density
-    scale: float = 1.0
-    clip: float = 3.0
-    memory: float = 10_000.0
-    sample: int = eqx.field(static=True, default=512)  # the most pairs of a batch that the moments look at
-
-    def __check_init__(self):
-        check_numbers(self, {ABOVE_ZERO: ("scale", "clip", "memory", "sample")})
+    scale: float = setting(1.0, ABOVE_ZERO)
+    clip: float = setting(3.0, ABOVE_ZERO)
+    memory: float = setting(10_000.0, ABOVE_ZERO)
+    sample: int = setting(512, ABOVE_ZERO, static=True)  # the most pairs of a batch that the moments look at
 
     def init(self, key, spec):
         return StandardizedState(self.density.init(key, spec), running_stats.empty())
@@ -273,10 +256,7 @@ class SuccessorDensity(Density):
     """
 
     density: Density
-    arrived: float = 1.0
-
-    def __check_init__(self):
-        check_numbers(self, {SHARE: ("arrived",)})
+    arrived: float = setting(1.0, SHARE)
 
     def init(self, key, spec):
         return self.density.init(key, spec)
@@ -306,5 +286,5 @@ def subsample(batch: Transition, n: int) -> Transition:
     size = batch.reward.size
     if size <= n:  # as they are, so that the compiler sees when the same is read a second time
         return flat
-    at = (jnp.arange(min(n, size)) * size) // min(n, size)
+    at = jnp.arange(n) * size // n
     return jax.tree.map(lambda x: x[at], flat)

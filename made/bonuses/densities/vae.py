@@ -1,5 +1,6 @@
 """A variational auto-encoder as an estimate of the recent density d^{pi_mix,k}(s, a), Section 5."""
 
+import abc
 import math
 from typing import ClassVar, NamedTuple
 
@@ -8,9 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from made.bonuses.embedding import SMALLEST_IMAGE
-from made.core import Density, LearnsFrom, Transition, ring_buffer, trees
-from made.core.config import AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, check_numbers
+from made.bonuses.densities.recent_counts import WindowDensity
+from made.bonuses.embedding import has_convolutions
+from made.core import LearnsFrom, ring_buffer, trees
+from made.core.config import AT_LEAST_ZERO, COUNT, COUNT_OR_NONE, setting
 from made.nets.fit import Fit, FitState, with_prefix
 from made.nets.layers import MLP, Linear, convolved, to_cells, to_pixels, windows
 from made.nets.likelihood import SYMBOLS, ObservationModel, observation_model
@@ -86,58 +88,48 @@ class AutoEncoder(eqx.Module):
     ups: tuple[ImageDecoder | None, ...]
     log_scale: Float[Array, " scales"]
     outline: ObservationModel = eqx.field(static=True)
-    latent: int = eqx.field(static=True)
 
     def __init__(self, outline: ObservationModel, latent: int, width: int, key: Key[Array, ""]):
         k_in, k_out, k_down, k_up = jax.random.split(key, 4)
-        images = [
-            leaf.kind == "bytes" and len(leaf.shape) == 3 and min(leaf.shape[:2]) >= SMALLEST_IMAGE
-            for leaf in outline.leaves
-        ]
-        self.outline, self.latent = outline, latent
-        self.downs = tuple(
-            ImageEncoder(leaf.shape[-1], (32, 64), jax.random.fold_in(k_down, i)) if image else None
-            for i, (leaf, image) in enumerate(zip(outline.leaves, images, strict=True))
-        )
-        self.ups = tuple(
-            ImageDecoder(leaf.shape, (32, 32), jax.random.fold_in(k_up, i)) if image else None  # type: ignore[arg-type]
-            for i, (leaf, image) in enumerate(zip(outline.leaves, images, strict=True))
-        )
-        inputs = jax.eval_shape(lambda x: self._inputs(x), jnp.zeros(outline.size)).shape[0]
+        self.outline = outline
+        images = {i: leaf.shape for i, leaf in enumerate(outline.leaves) if has_convolutions(leaf)}
+        downs = {i: ImageEncoder(x[-1], (32, 64), jax.random.fold_in(k_down, i)) for i, x in images.items()}
+        ups = {i: ImageDecoder(x, (32, 32), jax.random.fold_in(k_up, i)) for i, x in images.items()}  # type: ignore
+        leaves = range(len(outline.leaves))
+        self.downs, self.ups = tuple(map(downs.get, leaves)), tuple(map(ups.get, leaves))
+        inputs = jax.eval_shape(lambda x: self._features(x), jnp.zeros(outline.size)).shape[0]
         self.encoder = MLP((inputs, width, width, 2 * latent), key=k_in)
         self.decoder = MLP((latent, width, width, sum(self._answers())), key=k_out)
         self.log_scale = jnp.zeros(sum(leaf.scales for leaf in outline.leaves))
 
-    def _inputs(self, shown: Float[Array, " size"]) -> Float[Array, " inputs"]:
+    def _features(self, shown: Float[Array, " size"]) -> Float[Array, " features"]:
         each = zip(self.outline.leaves, self.downs, self.outline.parts(shown), strict=True)
         return jnp.concatenate([x if down is None else down(x.reshape(leaf.shape)) for leaf, down, x in each])
 
     def _answers(self) -> tuple[int, ...]:
         """The number of outputs of the dense decoder for each leaf."""
-        return tuple(
-            leaf.size if up is None else up.size for leaf, up in zip(self.outline.leaves, self.ups, strict=True)
-        )
+        return tuple((up or leaf).size for leaf, up in zip(self.outline.leaves, self.ups, strict=True))
 
-    def encode(self, shown: Float[Array, " size"]) -> tuple[Float[Array, " latent"], Float[Array, " latent"]]:
-        """Mean and log standard deviation of q(z | x)."""
-        mean, log_deviation = jnp.split(self.encoder(self._inputs(shown)), 2)
-        return mean, jnp.clip(log_deviation, -7.0, 2.0)
+    def inputs(self, kept: tuple[Array, ...], seen: PyTree) -> Float[Array, " size"]:
+        """A stored pair as the network sees it."""
+        return self.outline.show(kept, seen)
 
     def decode(self, z: Float[Array, " latent"]) -> Float[Array, " size"]:
         """The outputs for a latent: logits and means, leaf after leaf."""
         parts = self.outline.parts(self.decoder(z), self._answers())
         return jnp.concatenate([x if up is None else up(x).reshape(-1) for up, x in zip(self.ups, parts, strict=True)])
 
-    def terms(self, shown: Float[Array, " size"], noise: Float[Array, "K latent"]) -> tuple[Array, Array]:
+    def terms(self, shown: Float[Array, " size"], noise: Float[Array, "*K latent"]) -> tuple[Array, Array]:
         """(mean log p(x | z) over the samples z = mean + std * noise, KL(q || N(0, 1)) of each latent)."""
-        mean, log_deviation = self.encode(shown)
+        mean, log_deviation = jnp.split(self.encoder(self._features(shown)), 2)
+        log_deviation = jnp.clip(log_deviation, -7.0, 2.0)
 
         def at(eps: Float[Array, " latent"]) -> Float[Array, ""]:
             answer = self.decode(mean + jnp.exp(log_deviation) * eps)
             return self.outline.log_likelihood(answer, shown, self.log_scale)
 
         kl = 0.5 * (mean**2 + jnp.exp(2 * log_deviation) - 1) - log_deviation
-        return jax.vmap(at)(noise).mean(), kl
+        return jax.vmap(at)(jnp.atleast_2d(noise)).mean(), kl
 
 
 class VAEState(NamedTuple):
@@ -149,21 +141,67 @@ class VAEState(NamedTuple):
     noise: Float[Array, "*K latent"]
 
 
-def check_buffer(who: str, window: Array | int, capacity: int, fit: Fit) -> None:
-    """Raise ValueError for a window that does not fit its buffer, or a fit without a batch size."""
-    ring_buffer.check_window(who, window, capacity)
-    if fit.batch < 1:
-        raise ValueError(f"{who} takes fit.batch of at least 1, got fit.batch={fit.batch}.")
+class WindowVAE(WindowDensity):
+    """A VAE that learns from the last `window` pairs: the settings and the update, for any network and loss."""
+
+    window: int = 10_000
+    fit: Fit = Fit(learning_rate=2e-3, steps=8, batch=128)
+    capacity: int = eqx.field(static=True, default=10_000)  # buffer size; runs with smaller windows are vectorized
+    latent: int = setting(32, COUNT, static=True)
+    width: int = setting(128, COUNT, static=True)
+    view: str = eqx.field(static=True, default="")
+    symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)  # (): every byte image is pixels
+    network: ClassVar[type]  # of (outline, latent, width, key), with `inputs` and `terms`
+    fresh: ClassVar[int]  # new pairs per learned pair; 0: always all steps
+    learns_from: ClassVar[LearnsFrom] = "recent"
+
+    def __check_init__(self):
+        if self.fit.batch < 1:
+            raise ValueError(f"{type(self).__name__} takes fit.batch of at least 1, got fit.batch={self.fit.batch}.")
+
+    @abc.abstractmethod
+    def loss(self, fit: Float[Array, " B"], kl: Float[Array, "B latent"]) -> Float[Array, ""]:
+        """The loss of a batch from the terms of its pairs."""
+
+    def noise(self, key: Key[Array, ""]) -> Float[Array, "*K latent"]:
+        """The noise of `log_density` until the next update."""
+        return jax.random.normal(key, (self.latent,))
+
+    def init(self, key, spec):
+        k_net, k_noise = jax.random.split(key)
+        outline = observation_model(spec, self.view, self.symbols)
+        learned = self.fit.init(self.network(outline, self.latent, self.width, k_net))
+        ring = ring_buffer.empty(outline.blank(), self.capacity)
+        return VAEState(learned, ring, outline.unseen(), self.noise(k_noise))
+
+    def log_density(self, state, batch):
+        network = state.learned.params
+
+        def one(obs, action) -> Float[Array, ""]:
+            fit, kl = network.terms(network.inputs(network.outline.keep(obs, action), state.seen), state.noise)
+            return fit - kl.sum()
+
+        # Along one axis whatever the batch's shape, so that the compiler sees when the same pairs are read twice.
+        pairs = trees.flatten_leading((batch.obs, batch.action), batch.reward.ndim)
+        return jax.vmap(one)(*pairs).reshape(batch.reward.shape)
+
+    def update(self, state, batch, key):
+        k_fit, k_noise = jax.random.split(key)
+        outline = state.learned.params.outline
+        kept = trees.flatten_leading(outline.keep(batch.obs, batch.action), batch.reward.ndim)
+        ring, seen = ring_buffer.push(state.ring, kept, self.window)[0], outline.look(state.seen, kept)
+
+        def loss(network, items, key):
+            noise = jax.random.normal(key, (self.fit.batch, self.latent))
+            fit, kl = jax.vmap(lambda kept, eps: network.terms(network.inputs(kept, seen), eps))(items, noise)
+            return self.loss(fit, kl), {"reconstruction": fit.mean(), **latent_metrics(kl)}
+
+        draw = lambda key: ring_buffer.sample(ring, self.fit.batch, key, self.window)  # noqa: E731
+        learned, metrics = self.fit.after(batch.reward.size, self.fresh).fit_sampled(loss, state.learned, draw, k_fit)
+        return VAEState(learned, ring, seen, self.noise(k_noise)), with_prefix(metrics, "vae")
 
 
-def add_batch(state: VAEState, batch: Transition, window: Array | int) -> tuple[ring_buffer.Ring, tuple[PyTree, ...]]:
-    """(ring, moments) after a batch of new pairs."""
-    outline = state.learned.params.outline
-    kept = trees.flatten_leading(outline.keep(batch.obs, batch.action), batch.reward.ndim)
-    return ring_buffer.push(state.ring, kept, window)[0], outline.look(state.seen, kept)
-
-
-class VAE(Density):
+class VAE(WindowVAE):
     """The evidence lower bound of a VAE over the last `window` pairs (s, a).
 
         log d(s, a)  >=  E_{z ~ q(z | s, a)} log p(s, a | z)  -  KL(q(z | s, a) || N(0, 1))
@@ -179,55 +217,15 @@ class VAE(Density):
     8
     """
 
-    window: int = 10_000
-    fit: Fit = Fit(learning_rate=2e-3, steps=8, batch=128)
-    free: float = 0.05  # free nats of each latent in the loss, against early posterior collapse
-    capacity: int = eqx.field(static=True, default=10_000)  # buffer size; runs with smaller windows are vectorized
-    latent: int = eqx.field(static=True, default=32)
-    width: int = eqx.field(static=True, default=128)
-    samples: int = eqx.field(static=True, default=0)  # 0: at the mean of q
-    view: str = eqx.field(static=True, default="")
-    symbols: tuple[int, ...] = eqx.field(static=True, default=SYMBOLS)  # (): every byte image is pixels
-    fresh: int = eqx.field(static=True, default=3)  # new pairs per learned pair; 0: always all steps
-    learns_from: ClassVar[LearnsFrom] = "recent"
+    free: float = setting(0.05, AT_LEAST_ZERO)  # free nats of each latent in the loss, against early posterior collapse
+    samples: int = setting(0, COUNT_OR_NONE, static=True)  # 0: at the mean of q
+    fresh: int = setting(3, COUNT_OR_NONE, static=True)
+    network: ClassVar[type] = AutoEncoder
 
-    def __check_init__(self):
-        check_numbers(self, {AT_LEAST_ZERO: ("free",), COUNT: ("latent", "width")})
-        check_numbers(self, {COUNT_OR_NONE: ("samples", "fresh")})
-        check_buffer("VAE", self.window, self.capacity, self.fit)
+    def loss(self, fit, kl):
+        return jnp.maximum(kl.mean(0), self.free).sum() - fit.mean()
 
-    def init(self, key, spec):
-        k_net, k_noise = jax.random.split(key)
-        seen = observation_model(spec, self.view, self.symbols)
-        network = AutoEncoder(seen, self.latent, self.width, k_net)
-        ring = ring_buffer.empty(seen.blank(), self.capacity)
-        return VAEState(self.fit.init(network), ring, seen.unseen(), self._noise(k_noise))
-
-    def log_density(self, state, batch):
-        network = state.learned.params
-
-        def one(obs, action) -> Float[Array, ""]:
-            shown = network.outline.show(network.outline.keep(obs, action), state.seen)
-            fit, kl = network.terms(shown, state.noise)
-            return fit - kl.sum()
-
-        return trees.over_leading(one, batch.reward.ndim)(batch.obs, batch.action)
-
-    def update(self, state, batch, key):
-        k_fit, k_noise = jax.random.split(key)
-        outline, (ring, seen) = state.learned.params.outline, add_batch(state, batch, self.window)
-
-        def loss(network: AutoEncoder, items, key):
-            noise = jax.random.normal(key, (self.fit.batch, 1, self.latent))
-            fit, kl = jax.vmap(lambda kept, eps: network.terms(outline.show(kept, seen), eps))(items, noise)
-            charged = jnp.maximum(kl.mean(0), self.free).sum()
-            return charged - fit.mean(), {"reconstruction": fit.mean(), **latent_metrics(kl)}
-
-        draw = lambda key: ring_buffer.sample(ring, self.fit.batch, key, self.window)  # noqa: E731
-        learned, metrics = self.fit.after(batch.reward.size, self.fresh).fit_sampled(loss, state.learned, draw, k_fit)
-        return VAEState(learned, ring, seen, self._noise(k_noise)), with_prefix(metrics, "vae")
-
-    def _noise(self, key) -> Float[Array, "K latent"]:
+    def noise(self, key):
         return jax.random.normal(key, (self.samples, self.latent)) if self.samples else jnp.zeros((1, self.latent))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int, Key, UInt32
 
-from made.core import hashing
+from made.core import trees
 from made.envs.minigrid.packed_rooms import SIDE, SMALLEST, Word, Words, first_room, furnish, one_try, threefry
 from made.envs.minigrid.tile_codes import Level, Maker
 
@@ -201,7 +201,7 @@ def next_room(old: UInt32[Array, "k B"], k: Array | int, seed: Words, largest: i
     def some(rows):
         room, done, start, step = rows[0], rows[1, 0], rows[2], rows[3]
         for more in range(AT_ONCE):
-            word = hashing.mix(start + (done + Word(more)) * step)
+            word = trees.mix(start + (done + Word(more)) * step)
             room = jnp.where(room == 0, one_try(chain, last, k, word, largest), room)
         rows = lax.dynamic_update_slice(rows, room[None], (0, 0))
         return lax.dynamic_update_slice(rows, (rows[1, 0] + Word(AT_ONCE))[None, None], (1, 0))
@@ -251,7 +251,7 @@ def some_room(numbers: UInt32[Array, " L"], chain: list[Array], seed: Words, lar
 
     def some(i: Array, room: Array) -> Array:
         for more in range(4):
-            word = hashing.mix(start + (i.astype(jnp.uint32) * Word(4) + Word(more)) * (step | Word(1)))
+            word = trees.mix(start + (i.astype(jnp.uint32) * Word(4) + Word(more)) * (step | Word(1)))
             room = jnp.where(room == 0, one_try(chain, chain[-1], len(chain), word, largest), room)
         return room
 

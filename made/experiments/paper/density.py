@@ -12,7 +12,7 @@ from made.bonuses.count import NoBonus
 from made.bonuses.densities.recent_counts import Factorized, HashedRecentCounts
 from made.bonuses.densities.vae import ACTIVE, VAE
 from made.bonuses.release import ReleasedVAE
-from made.core import Agent, Density, Environment, Transition, hashing, ring_buffer, trees
+from made.core import Agent, Density, Environment, Transition, ring_buffer, trees
 from made.core.config import COUNT, SHARE, check_numbers
 from made.core.trial import Trial
 from made.envs.minigrid import make_grid
@@ -140,7 +140,7 @@ def occurrences(window: ring_buffer.Ring, drawn: PyTree, part: str) -> tuple[Flo
 
     Exact, by comparing 64-bit keys with all of the window.
     """
-    keys = jax.vmap(lambda one: hashing.digest((one[part], one["action"])))
+    keys = jax.vmap(lambda one: trees.digest((one[part], one["action"])))
     held = jnp.arange(ring_buffer.capacity(window)) < ring_buffer.size(window)
     all_of, some = keys(window.items), keys(drawn)
     same = (some[:, None] == all_of).all(-1) & held

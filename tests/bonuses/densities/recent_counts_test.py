@@ -93,7 +93,7 @@ def test_continuous_actions_cannot_be_counted():
         HashedRecentCounts().init(jax.random.key(0), Spec(TABLE.obs, Space((2,), jnp.float32)))
     with pytest.raises(ValueError, match="window=0"):
         HashedRecentCounts(window=0)
-    with pytest.raises(ValueError, match="bits=40"):
+    with pytest.raises(ValueError, match="from 1 to 30 as bits, got 40"):
         HashedRecentCounts(bits=40)
 
 

@@ -10,8 +10,7 @@ from contracts.settings import CASES, Drift, experience
 from made.bonuses import MADE, FirstVisit, HashedCount, NoBonus, Normalized
 from made.bonuses.rnd import RND
 from made.core import Space, Spec, Transition, state_action_grid
-from made.core.hashing import digest
-from made.core.trees import stack
+from made.core.trees import digest, stack
 from made.training.host.bonus import HostBonus
 
 N = 3
