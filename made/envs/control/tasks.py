@@ -44,18 +44,6 @@ class Thresholded:
         return getattr(self._task, name)
 
 
-def load_sparse(name: str, seed: int, steps: int) -> Any:
-    """One of SPARSE as an environment of dm_control, with episodes of so many steps."""
-    from dm_control import suite
-    from dm_control.rl.control import Environment
-
-    chosen = SPARSE[name]
-    dense = suite.load(chosen.domain, chosen.task, task_kwargs={"random": seed})
-    step = dense.control_timestep()
-    task = Thresholded(dense.task, chosen.least)
-    return Environment(dense.physics, task, time_limit=steps * step, control_timestep=step)
-
-
 EPISODE = 1000  # environment steps: dm_control's clock in every task that has one
 COLORS = 3
 

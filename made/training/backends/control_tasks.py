@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Int64, PyTree
 
 from made.core import Metrics, Spec, Transition, trees
-from made.envs.control.simulation import Arrays
+from made.envs.control.gym_env import Arrays
 from made.envs.control.worker_pool import WorkerError, WorkerPool
 from made.training import checkpoint, compile_cache
 from made.training.backends import Backend, LogRecord, TrainPlan, compiled_envs
@@ -104,7 +104,10 @@ class ControlBackend(Backend):
     def like(self) -> ControlState:
         """The shapes of a state, and where it has numbers those of the start."""
         workers, n = self.workers, len(self.plan.seeds)
-        blank, action = np.zeros_like(workers.seen), np.zeros((n, *workers.spec.action.shape), np.float32)
+        blank, action = (
+            np.zeros_like(workers.newest(workers.obs)),
+            np.zeros((n, *workers.spec.action.shape), np.float32),
+        )
         came = Transition(blank, action, np.zeros(n, np.float32), blank, np.zeros(n, bool), np.zeros(n, bool))  # type: ignore
         age, k, carries = np.zeros(n, np.int64), np.asarray(0, np.int64), self.learning.carries(1)
         return ControlState(self.learning.like(), workers.save(), came, age, k, carries)

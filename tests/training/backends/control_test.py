@@ -23,7 +23,7 @@ from made.cli.build import build
 from made.cli.train import Train
 from made.core.config import to_dict
 from made.envs.control import rendering
-from made.envs.control.simulation import Simulation
+from made.envs.control.gym_env import Simulation
 from made.training import checkpoint, checkpoint_file, memory, run_dir, sharding, train_loop
 from made.training.backends import TrainPlan, control_learner, control_tasks
 from made.training.backends.control_learner import ControlLearner
@@ -227,7 +227,7 @@ def test_parameters_that_are_no_numbers_stop_the_run_before_they_act(whole):
 def test_a_process_that_dies_is_named_in_a_sentence(whole):
     asked, programs, out, _ = whole
     state = train_loop.restore_or_init(asked, programs, out).state
-    programs.workers._lines._processes[0].kill()
+    programs.workers._processes[0].kill()
     words = r"with seeds 0, 1 failed: .*exit code -9[^.]*\. The same command .* last checkpoint, where there is one"
     with pytest.raises(ValueError, match=words):
         programs.advance(state, 1)
