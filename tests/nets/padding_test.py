@@ -8,7 +8,7 @@ import pytest
 from contracts.settings import quick
 
 from made.agents.dreamer.network import Layout, mlp
-from made.agents.dreamer.rssm import RSSM, Latent
+from made.agents.dreamer.world_model import RSSM, Latent
 from made.nets.fast_scan import PaddedDense, pad_axis, padded_dense
 from made.nets.layers import EVEN, MLP, Dense
 
