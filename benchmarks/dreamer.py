@@ -26,8 +26,7 @@ from made.envs.control import rendering
 from made.training.backends import TrainPlan, control_tasks
 from made.training.control_config import DreamerConfig, dreamer_config
 from made.training.off_policy import ReplayLearner, ReplayLearnerState
-from made.training.replay import ReplayBuffer
-from made.training.sequence_buffer import SequenceBuffer, SequenceBufferState
+from made.training.replay import ReplayBuffer, SequenceBuffer, SequenceBufferState
 
 TASK = "pendulum_swingup"
 BONUSES = ("made", "none", "re3", "made-released")

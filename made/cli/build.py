@@ -22,8 +22,7 @@ from made.training.control_config import ControlConfig, control_config, resolve
 from made.training.off_policy import ReplayRun
 from made.training.on_policy import RunConfig
 from made.training.probes import Coverage
-from made.training.replay import ReplayBuffer
-from made.training.sequence_buffer import SequenceBuffer
+from made.training.replay import ReplayBuffer, SequenceBuffer
 
 POOL = 4  # prepared levels for each environment of a grid: an episode of 25 steps seldom reuses one
 BONUS_COEF = 0.01  # default without --strength

@@ -19,8 +19,7 @@ from made.core.schedules import Constant, Exponential, Schedule
 from made.core.trial import Trial
 from made.envs.control import Control, make_control, rendering
 from made.training.off_policy import ReplayLearner
-from made.training.replay import ReplayBuffer
-from made.training.sequence_buffer import SequenceBuffer
+from made.training.replay import ReplayBuffer, SequenceBuffer
 
 SEED_STEPS, QUADRUPED_SEED_STEPS = 1000, 10_000
 PREFILL, TRAIN_EVERY = 5000, 1000  # of Dreamer v1, in steps of the environment

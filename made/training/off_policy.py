@@ -27,9 +27,8 @@ from made.training.on_policy import (
     start,
     update_probes,
 )
-from made.training.replay import ReplayBuffer
+from made.training.replay import ReplayBuffer, SequenceBuffer, SequenceBufferState
 from made.training.rollout import rollout
-from made.training.sequence_buffer import SequenceBuffer, SequenceBufferState
 
 Fresh = tuple[Transition, Array | None]  # new steps [T, N, ...], and their indices in the replay
 

@@ -1,4 +1,6 @@
-"""Replay of past steps as a pytree of arrays. Every observation is stored once; stacks are built when they are drawn.
+"""Replay buffers as pytrees of arrays, sampled in steps or in windows of consecutive steps.
+
+Every observation is stored once; stacks of frames are built when they are sampled.
 
 An episode of L steps shows L + 1 observations, so L + 1 frames are kept: the last one too, the true successor of its
 last step. A naive replay keeps two stacks of three frames for each step, six times as much: 18 GB in place of 3.1 GB
@@ -31,13 +33,6 @@ class ReplayBufferState(NamedTuple):
     taken: Int[Array, ""]  # steps so far, of each stream
     first: Int[Array, " N"]  # the oldest step whose frames are all still there
     begins: Bool[Array, " N"]  # the next step is the first of an episode
-
-
-class RawBatch(NamedTuple):
-    """Steps as they are stored: the frames that their two stacks are made of, oldest first, and the rest."""
-
-    frames: PyTree  # [*b, stack + 1, ...]
-    steps: Transition
 
 
 class ReplayBuffer(eqx.Module):
@@ -75,9 +70,17 @@ class ReplayBuffer(eqx.Module):
         """Bytes that it takes, known before anything is allocated."""
         return memory.size_of(jax.eval_shape(lambda: self._blank(spec, notes)))
 
-    def init(self, spec: Spec, notes: Notes = NO_NOTES) -> ReplayBufferState:
-        """Nothing held, on the device. `notes` are a bonus's notes of one step, where it writes any."""
-        require_memory(self.size_of(spec, notes), "replay.capacity")
+    def init(self, spec: Spec, notes: Notes = NO_NOTES, setting: str = "replay.capacity") -> ReplayBufferState:
+        """An empty buffer on the device. `notes` are a bonus's notes of one step, where it writes any.
+
+        `setting` is the path of the capacity, for the error if the buffer does not fit on the device.
+        """
+        size, free = self.size_of(spec, notes), memory.free()
+        if free is not None and size > free:
+            raise ValueError(
+                f"This replay needs {memory.in_words(size)} for each seed, and {memory.in_words(free)} are free on the "
+                f"device: set a smaller capacity, --set {setting}=... with `made train`, or train fewer --seeds."
+            )
         return self._blank(spec, notes)
 
     def _blank(self, spec: Spec, notes: Notes) -> ReplayBufferState:
@@ -148,29 +151,19 @@ class ReplayBuffer(eqx.Module):
         return held if window is None else jnp.minimum(held, jnp.maximum(window // self.streams, 1))
 
     def sample(
-        self,
-        state: ReplayBufferState,
-        n: int,
-        key: Key[Array, ""],
-        window: Array | int | None = None,
-        stack: int | None = None,
+        self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Any = None, stack: int | None = None
     ) -> Transition:
         """n steps sampled uniformly with replacement, of the last `window` if given, leaves [n, ...]."""
-        stack = stack or self.stack
-        return stack_frames(self.read(state, *self.draw(state, n, key, window), stack), stack)
+        return self.read(state, *self._draw(state, n, key, window), stack)
 
-    def draw(
-        self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Array | int | None = None
-    ) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
-        """(stream, number) of n steps drawn evenly with replacement, for `read`."""
+    def _draw(self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Any = None) -> tuple[Any, Any]:
         index = jax.random.randint(key, (n,), 0, jnp.maximum(self.size(state, window), 1))
         return self.numbered(state, index, window)
 
     def batch(self, state: ReplayBufferState, n: int, key: Key[Array, ""]) -> tuple[Transition, Int[Array, "1 n"]]:
         """n steps sampled uniformly, leaves [1, n, ...], and their indices."""
-        stream, number = self.draw(state, n, key)
-        steps = stack_frames(self.read(state, stream, number), self.stack)
-        return jax.tree.map(lambda x: x[None], (steps, number % self.room[0]))
+        stream, number = self._draw(state, n, key)
+        return jax.tree.map(lambda x: x[None], (self.read(state, stream, number), number % self.room[0]))
 
     def recent(
         self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Array | int, stack: int | None = None
@@ -197,36 +190,33 @@ class ReplayBuffer(eqx.Module):
         shape = rows, self.streams
         number = jnp.broadcast_to(state.taken - rows + jnp.arange(rows)[:, None], shape)
         stream = jnp.broadcast_to(jnp.arange(self.streams), shape)
-        return stack_frames(self.read(state, stream, number), self.stack)
+        return self.read(state, stream, number)
 
     def read(
         self, state: ReplayBufferState, stream: Int[Array, "*b"], number: Int[Array, "*b"], stack: int | None = None
-    ) -> RawBatch:
-        """The steps of those numbers, counted from the very first of their streams; stacks may be asked for lower."""
-        c, f = self.room
+    ) -> Transition:
+        """The steps of those numbers, counted from the very first of their streams; a smaller stack may be asked for.
+
+        Both stacks of a step, channels last, are parts of the same stack + 1 frames.
+        """
+        (c, f), stack, lead = self.room, stack or self.stack, number.ndim
         slot = number % c
-        back = jnp.minimum(jnp.arange((stack or self.stack) - 1, -1, -1), state.age[stream, slot][..., None])
+        back = jnp.minimum(jnp.arange(stack - 1, -1, -1), state.age[stream, slot][..., None])
         at = state.at[stream, slot][..., None]
         frames = jnp.concatenate([at - back, at + 1], -1) % f
-        frames = jax.lax.optimization_barrier(frames)  # or a GPU works them out anew for every byte that it picks
-        take = lambda kept: kept[stream[..., None], frames]  # noqa: E731
-        return RawBatch(jax.tree.map(take, state.frames), jax.tree.map(lambda x: x[stream, slot], state.steps))
+        frames = jax.lax.optimization_barrier(frames)  # or a GPU recomputes them for every byte that it picks
 
+        def stacks(kept: Array) -> tuple[Array, Array]:
+            x = kept[stream[..., None], frames]
+            if not _stacked(x.shape[lead + 1 :], stack):
+                return jnp.take(x, stack - 1, lead), jnp.take(x, stack, lead)
+            side_by_side, channels = jnp.moveaxis(x, lead, -2), x.shape[-1]
+            whole = side_by_side.reshape(*side_by_side.shape[:-2], (stack + 1) * channels)
+            return whole[..., : stack * channels], whole[..., channels:]
 
-def stack_frames(drawn: RawBatch, stack: int) -> Transition:
-    """Transitions with their stacks, channels last: both are parts of the same stack + 1 frames side by side."""
-    lead = drawn.steps.reward.ndim
-
-    def ends(x: Array) -> tuple[Array, Array]:
-        if not _stacked(x.shape[lead + 1 :], stack):
-            return jnp.take(x, stack - 1, lead), jnp.take(x, stack, lead)
-        side_by_side = jnp.moveaxis(x, lead, -2)
-        channels = x.shape[-1]
-        whole = side_by_side.reshape(*side_by_side.shape[:-2], (stack + 1) * channels)
-        return whole[..., : stack * channels], whole[..., channels:]
-
-    obs, after = (jax.tree.map(lambda x, i=i: ends(x)[i], drawn.frames) for i in (0, 1))
-    return drawn.steps._replace(obs=obs, next_obs=after)
+        both = jax.tree.map(stacks, state.frames)
+        obs, after = (jax.tree.map(lambda _, pair, i=i: pair[i], state.frames, both) for i in (0, 1))
+        return jax.tree.map(lambda x: x[stream, slot], state.steps)._replace(obs=obs, next_obs=after)
 
 
 def last_frame(obs: Any, kept: Any) -> Any:
@@ -238,11 +228,108 @@ def _stacked(shape: tuple[int, ...], stack: int) -> bool:
     return stack > 1 and len(shape) == 3
 
 
-def require_memory(size: int, setting: str) -> None:
-    """Raise an error for a replay that does not fit on the device, before it is allocated."""
-    free = memory.free()
-    if free is not None and size > free:
-        raise ValueError(
-            f"This replay needs {memory.in_words(size)} for each seed, and {memory.in_words(free)} are free on the "
-            f"device: set a smaller capacity, --set {setting}=... with `made train`, or train fewer --seeds."
-        )
+class SequenceBufferState(NamedTuple):
+    """The steps, and for each the number of the first step of its episode."""
+
+    steps: ReplayBufferState
+    begun: Int[Array, "N C"]
+
+
+class SequenceBuffer(eqx.Module):
+    """Windows of `length` steps, drawn evenly from all that `steps` holds.
+
+    `whole` windows lie within one episode, as in Dreamer v1; while no episode is long enough, windows are drawn as if
+    it were not set. Without it a window may hold the ends of episodes, which tasks with short ones need. The room for
+    frames follows from `steps.shortest`.
+
+    >>> pixels = Spec(Space((64, 64, 3), jnp.uint8), Space((1,), jnp.float32, None, -1.0, 1.0))
+    >>> round(SequenceBuffer(ReplayBuffer(250_000, shortest=500)).size_of(pixels) / 1e9, 2)
+    3.08
+    """
+
+    steps: ReplayBuffer = ReplayBuffer(250_000, shortest=500)
+    length: int = eqx.field(static=True, default=50)
+    whole: bool = eqx.field(static=True, default=True)
+
+    def __check_init__(self):
+        if self.length < 1:
+            raise ValueError(f"A window has at least 1 step, got length={self.length}: Dreamer v1 has 50.")
+        if self.length > self.steps.room[0]:
+            raise ValueError(
+                f"SequenceBuffer draws windows of length steps from streams with room for at least as many, got "
+                f"length={self.length} and {self.steps.room[0]} steps a stream: raise the capacity of its steps, or "
+                "draw shorter windows."
+            )
+
+    @property
+    def stack(self) -> int:
+        """Frames that an observation is made of."""
+        return self.steps.stack
+
+    @property
+    def capacity(self) -> int:
+        """Steps that are held."""
+        return self.steps.capacity
+
+    def size_of(self, spec: Spec, notes: Notes = NO_NOTES) -> int:
+        """Bytes that it takes, known before anything is allocated."""
+        return self.steps.size_of(spec, notes) + 4 * self.steps.streams * self.steps.room[0]
+
+    def init(self, spec: Spec, notes: Notes = NO_NOTES) -> SequenceBufferState:
+        """An empty buffer on the device. `notes` are a bonus's notes of one step, where it writes any."""
+        steps = self.steps.init(spec, notes, "replay.steps.capacity")
+        return SequenceBufferState(steps, jnp.zeros_like(steps.at))
+
+    def add(self, state: SequenceBufferState, step: Transition) -> SequenceBufferState:
+        """Store one step of every stream, leaves [N, ...]; next_obs is the true successor."""
+        steps, room = state.steps, self.steps.room[0]
+        begun = jnp.where(steps.begins, steps.taken, state.begun[:, (steps.taken - 1) % room])
+        return SequenceBufferState(self.steps.add(steps, step), state.begun.at[:, steps.taken % room].set(begun))
+
+    def last_steps(self, state: SequenceBufferState) -> Bool[Array, "N C"]:
+        """Which of the steps, where they lie, a window can end with."""
+        taken, room = state.steps.taken, self.steps.room[0]
+        number = taken - 1 - (taken - 1 - np.arange(room)) % room
+        first = state.steps.first[:, None]
+        reaches = lambda earliest: number - earliest >= self.length - 1  # noqa: E731
+        held = reaches(first)
+        if not self.whole:
+            return held
+        within = reaches(jnp.maximum(first, state.begun))
+        return jnp.where(within.any(), within, held)
+
+    def size(self, state: SequenceBufferState) -> Int[Array, ""]:
+        """How many windows can be drawn."""
+        return self.last_steps(state).sum()
+
+    def take(self, state: SequenceBufferState, index: Any) -> Transition:
+        """The windows of those numbers below `size`, leaves [T, n, ...]."""
+        taken, room = state.steps.taken, self.steps.room[0]
+        ends = jnp.cumsum(self.last_steps(state).reshape(-1))
+        at = jnp.minimum(jnp.searchsorted(ends, index, side="right"), ends.size - 1)
+        stream, slot = at // room, at % room
+        last = taken - 1 - (taken - 1 - slot) % room
+        number = last + np.arange(1 - self.length, 1)[:, None]
+        return self.steps.read(state.steps, jnp.broadcast_to(stream, number.shape), number)
+
+    def sample(self, state: SequenceBufferState, n: int, key: Key[Array, ""]) -> Transition:
+        """n windows drawn evenly with replacement, leaves [T, n, ...]. At least `length` steps must be held."""
+        index = jax.random.randint(key, (n,), 0, jnp.maximum(self.size(state), 1))
+        return self.take(state, index)
+
+    def batch(self, state: SequenceBufferState, n: int, key: Key[Array, ""]) -> tuple[Transition, None]:
+        """`sample`. Steps of windows have no indices, because no bonus keeps features of them."""
+        return self.sample(state, n, key), None
+
+    def recent(
+        self, state: SequenceBufferState, n: int, key: Key[Array, ""], window: Array | int, stack: int | None = None
+    ) -> Transition:
+        """n single steps sampled uniformly from the last `window`, leaves [1, n, ...]."""
+        return self.steps.recent(state.steps, n, key, window, stack)
+
+    def latest(self, state: SequenceBufferState, rows: int) -> Transition:
+        """The last `rows` steps of every stream, oldest first, leaves [rows, N, ...]. So many must be held."""
+        return self.steps.latest(state.steps, rows)
+
+    def indices(self, state: SequenceBufferState, rows: int) -> None:
+        """None: see `batch`."""

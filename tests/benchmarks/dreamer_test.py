@@ -15,7 +15,7 @@ def test_a_full_replay_holds_windows_within_episodes():
     learner = dreamer.learner("none", "float32", TINY)
     whole = jax.eval_shape(lambda: dreamer.filled(learner, jax.random.key(0)))
     assert jax.tree.structure(whole) == jax.tree.structure(jax.eval_shape(learner.start, jax.random.key(0)))
-    read = lambda replay: (learner.replay.size(replay), learner.replay.take(replay, np.array([0, 5])).frames)  # noqa: E731
+    read = lambda replay: (learner.replay.size(replay), learner.replay.take(replay, np.array([0, 5])).next_obs)  # noqa: E731
     size, frames = quick(lambda key: read(dreamer.filled(learner, key).replay))(jax.random.key(0))
     episodes = [500, 500, 200]
     assert abs(int(size) - sum(n - (TINY.length - 1) for n in episodes)) <= 1

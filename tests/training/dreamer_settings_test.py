@@ -15,8 +15,7 @@ from made.cli.build import build
 from made.core import trees
 from made.training.backends import compiled_envs, control_tasks
 from made.training.control_config import control_config
-from made.training.replay import ReplayBuffer
-from made.training.sequence_buffer import SequenceBuffer
+from made.training.replay import ReplayBuffer, SequenceBuffer
 
 GRID = ["--env", "Empty-5x5", "--agent", "dreamer"]
 CONTROL = ["--env", "pendulum_swingup", "--agent", "dreamer"]

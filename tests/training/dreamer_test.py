@@ -34,8 +34,7 @@ from made.training.backends import TrainPlan, control_learner, control_tasks
 from made.training.backends.compiled_envs import CompiledBackend
 from made.training.control_config import DREAMER, DreamerConfig, dreamer_bonus_coef, resolve
 from made.training.off_policy import ReplayLearner
-from made.training.replay import ReplayBuffer
-from made.training.sequence_buffer import SequenceBuffer
+from made.training.replay import ReplayBuffer, SequenceBuffer
 
 ACTIONS, FIRST, EVERY, SEEDS = 27, 8, 6, (0, 1)
 SMALL = Layout(stoch=2, deter=4, hidden=4, units=4, depth=2, reward=1, ends=1, value=1, actor=1)

@@ -22,8 +22,7 @@ from made.nets.fit import Fit
 from made.training import memory
 from made.training.off_policy import ReplayLearner, ReplayRun
 from made.training.on_policy import RunConfig, evaluate
-from made.training.replay import ReplayBuffer, stack_frames
-from made.training.sequence_buffer import SequenceBuffer
+from made.training.replay import ReplayBuffer, SequenceBuffer
 
 SPEC = Spec(Space((2,), jnp.float32), Space((1,), jnp.float32, None, -1.0, 1.0), horizon=6)
 CASES = {
@@ -39,7 +38,7 @@ def compiled(name: str):
     if name not in _COMPILED:
         one = CASES[name]
         every = jnp.arange(one.steps.capacity)
-        read = quick(lambda state: (one.size(state), stack_frames(one.take(state, every), one.stack)))
+        read = quick(lambda state: (one.size(state), one.take(state, every)))
         _COMPILED[name] = quick(one.add), read
     return _COMPILED[name]
 
