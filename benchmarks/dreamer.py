@@ -24,7 +24,7 @@ from made.core import Space, Spec
 from made.core.schedules import Constant
 from made.envs.control import rendering
 from made.training.backends import TrainPlan, control_tasks
-from made.training.control_config import DreamerConfig, dreamer_config
+from made.training.control_config import DreamerConfig, control_config
 from made.training.off_policy import ReplayLearner, ReplayLearnerState
 from made.training.replay import ReplayBuffer, SequenceBuffer, SequenceBufferState
 
@@ -124,7 +124,7 @@ def training(
     seen = "" if pixels else f" from states, {sizes.batch} windows of {sizes.length}"
     side_by_side = "one seed" if seeds == 1 else f"{seeds} seeds side by side"
     told = f"{TASK}, Dreamer with made in {precision}{seen}, {side_by_side}: training"
-    run = dreamer_config(TASK, "made")
+    run = control_config(TASK, "dreamer", "made")
     run = dataclasses.replace(run, task=dataclasses.replace(run.task, pixels=pixels))
     try:
         found = steps_a_second(sized(run, precision, sizes), sizes.bursts, seeds)

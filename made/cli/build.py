@@ -18,7 +18,7 @@ from made.envs.control.tasks import SPARSE
 from made.envs.host_env import Hosted
 from made.envs.minigrid import Grid, grid_ids
 from made.envs.registry import make
-from made.training.control_config import ControlConfig, control_config, resolve
+from made.training.control_config import ControlConfig, control_config
 from made.training.off_policy import ReplayRun
 from made.training.on_policy import RunConfig
 from made.training.probes import Coverage
@@ -133,7 +133,7 @@ def _control_run(options: Options) -> ControlConfig:
         raise ValueError(
             f"replay.stack={run.replay.stack} for a task that stacks {stack}: set task.stack, which the replay follows."
         )
-    return resolve(run)
+    return run.resolved()
 
 
 def _dreamer_run(options: Options) -> ReplayRun:

@@ -12,7 +12,7 @@ import jax
 from made.envs.host_env import Hosted
 from made.training import run_dir, sharding, train_loop
 from made.training.backends import Backend, TrainPlan, compiled_envs, control_tasks, host_envs
-from made.training.control_config import ControlConfig, resolve
+from made.training.control_config import ControlConfig
 from made.training.loggers import JSONL, Writer
 from made.training.off_policy import ReplayRun
 from made.training.on_policy import RunConfig
@@ -96,7 +96,7 @@ def plan_of(
         raise ValueError(f"train takes a RunConfig, ReplayRun or ControlConfig, got {type(config).__name__}.")
     numbers = _seeds(seeds)
     if isinstance(config, ControlConfig):
-        config = resolve(config)
+        config = config.resolved()
     elif not (isinstance(config.env, Hosted) or config.env.spec.horizon):
         raise ValueError(
             f"train evaluates whole episodes, and {type(config.env).__name__} has no time limit: set spec.horizon."

@@ -48,6 +48,6 @@ def test_where_nothing_can_be_drawn_the_row_says_so(monkeypatch):
     monkeypatch.setattr(dreamer.rendering, "choose", refuse)
     (row,) = dreamer.training("here", "float32", Sizes(), 450.0)
     assert "nothing draws here" in row.name and np.isnan(row.value) and row.met is None
-    run = dreamer.sized(dreamer.dreamer_config("pendulum_swingup", "made"), "bfloat16", TINY)
+    run = dreamer.sized(dreamer.control_config("pendulum_swingup", "dreamer", "made"), "bfloat16", TINY)
     assert (run.batch, run.replay.length, run.replay.capacity, run.agent.layout.precision) == (4, 10, 1200, "bfloat16")
     assert (run.train_every, run.updates) == (500, 100), "the paper's ratio"

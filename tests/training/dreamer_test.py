@@ -32,7 +32,7 @@ from made.core.schedules import Constant
 from made.training import memory, sharding, train_loop, video
 from made.training.backends import TrainPlan, control_learner, control_tasks
 from made.training.backends.compiled_envs import CompiledBackend
-from made.training.control_config import DREAMER, DreamerConfig, dreamer_bonus_coef, resolve
+from made.training.control_config import DREAMER, DreamerConfig, bonus_coef_for
 from made.training.off_policy import ReplayLearner
 from made.training.replay import ReplayBuffer, SequenceBuffer
 
@@ -257,7 +257,7 @@ def test_the_bonus_coefs_are_the_papers_for_dreamer():
         "pendulum_swingup": 0.01,
         "quadruped_run": 0.0005,
     }
-    coef = lambda *names: float(dreamer_bonus_coef(*names)(10**6))  # noqa: E731
+    coef = lambda *names: float(bonus_coef_for(*names, "dreamer")(10**6))  # noqa: E731
     assert coef("walker_run_sparse", "rnd-at-made") == pytest.approx(0.01) and coef("hopper_hop", "none") == 0
     assert coef("quadruped_run", "re3") == pytest.approx(0.1) and coef("finger_spin", "made") == 0.5
 
@@ -290,9 +290,9 @@ def test_what_does_not_fit_is_told_in_a_sentence(case, capsys, tmp_path):
 def test_steps_that_are_taken_in_once_must_be_shared_out_evenly():
     run = plan().run
     with pytest.raises(ValueError, match="train_every=8 cannot be shared out over updates=3"):
-        resolve(dataclasses.replace(run, updates=3))  # type: ignore[arg-type]
+        dataclasses.replace(run, updates=3).resolved()  # type: ignore[arg-type]
     other = dataclasses.replace(run, updates=3, bonus=rnd())
-    assert resolve(other).updates == 3  # type: ignore[arg-type, attr-defined]
+    assert other.resolved().updates == 3  # type: ignore[arg-type, attr-defined]
 
 
 def test_a_replay_that_does_not_fit_is_refused_with_the_setting_that_helps(monkeypatch):
