@@ -151,7 +151,7 @@ def steps_a_second(run: DreamerConfig, bursts: int, seeds: int = 1) -> float:
     if run.task.pixels:
         rendering.choose()
     plan = TrainPlan(run, tuple(range(seeds)), evaluate_every=10**9, checkpoint_every=10**9)  # type: ignore[arg-type]
-    with contextlib.closing(control_tasks.prepare(plan)) as backend:
+    with contextlib.closing(control_tasks.ControlBackend(plan)) as backend:
         state, _ = backend.advance(backend.init(), run.seed_steps + run.train_every + 2)
         jax.block_until_ready(state.learners)
         began, actions = time.perf_counter(), bursts * run.train_every

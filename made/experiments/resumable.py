@@ -93,7 +93,7 @@ def _session(trial: Trial, seeds: Sequence[int], out: Path, on_progress: _Progre
     plan = plan._replace(checkpoint_seconds=_between(until), keep=1, keep_end=False, until=until)
     with run_dir.lock_run_dir(out):
         held = run_dir.read_run(out, plan.configuration)
-        with contextlib.closing(control_tasks.prepare(plan)) as backend:
+        with contextlib.closing(control_tasks.ControlBackend(plan)) as backend:
             state = train_loop.restore_or_init(plan, backend, out)
             train_loop.record_session(plan, out, held, "made run", state.update)
             on_progress(state.update // trial.every, made=False)

@@ -217,7 +217,7 @@ def _backend(plan: TrainPlan, devices: int | None, report: Callable[[str], None]
     if on_host and processes > 1:
         raise ValueError("--hosts is for environments that are compiled, and this one is stepped on the host.")
     if on_host:
-        prepare = control_tasks.prepare if isinstance(plan.run, ControlConfig) else host_envs.HostBackend
+        prepare = control_tasks.ControlBackend if isinstance(plan.run, ControlConfig) else host_envs.HostBackend
         backend: Backend = prepare(plan, devices or 1)
         report(compiling)
         return backend

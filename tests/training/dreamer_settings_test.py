@@ -57,7 +57,7 @@ def no_beginning(monkeypatch):
     def begun(*given):
         raise AssertionError("it was begun")
 
-    monkeypatch.setattr(control_tasks, "ControlBackend", begun)
+    monkeypatch.setattr(control_tasks, "WorkerPool", begun)
     monkeypatch.setattr(compiled_envs, "CompiledBackend", begun)
 
 

@@ -66,7 +66,7 @@ def plan(pixels: bool = False) -> TrainPlan:
 def whole(tmp_path_factory):
     """(plan, programs, folder, end) of a run that nothing stopped."""
     asked, out = plan(), tmp_path_factory.mktemp("dreamer")
-    with contextlib.closing(control_tasks.prepare(asked)) as backend:
+    with contextlib.closing(control_tasks.ControlBackend(asked)) as backend:
         yield asked, backend, out, go(asked, backend, out)
 
 
@@ -139,7 +139,7 @@ def test_from_pixels_seeds_in_threads_go_on_bit_for_bit_too(drawing, tmp_path, m
     asked = plan(pixels=True)._replace(evaluate_every=10**6)
     monkeypatch.setattr(control_tasks, "in_threads", functools.partial(control_tasks.in_threads, threads=True))
     monkeypatch.setattr(control_learner, "cpu_device", lambda: jax.devices()[0])
-    with contextlib.closing(control_tasks.prepare(asked)) as programs:
+    with contextlib.closing(control_tasks.ControlBackend(asked)) as programs:
         learning = programs.learning
         actor, learning.actor = learning.actor, None
         assert learning.one_by_one, "as on a CPU"

@@ -57,14 +57,14 @@ def shared():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "options", lambda level: {"xla_backend_optimization_level": 0})
         patch.setattr(os, "cpu_count", lambda: 1)
-        real, made = control_tasks.prepare, []
+        real, made = control_tasks.ControlBackend, []
 
         def once(plan):
             if not made:
                 made.append(real(plan))
             return made[0]
 
-        patch.setattr(control_tasks, "prepare", once)
+        patch.setattr(control_tasks, "ControlBackend", once)
         patch.setattr(resumable, "contextlib", types.SimpleNamespace(closing=contextlib.nullcontext))  # it stays open
         patch.setattr(resumable, "SECONDS", 0.0)  # a checkpoint at each row
         patch.setattr(resumable, "SELDOM", 0.0)

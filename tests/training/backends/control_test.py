@@ -62,7 +62,7 @@ def whole(request, tmp_path_factory):
     if request.param == "rad":
         request.getfixturevalue("drawing")
     asked, out = plan(request.param), tmp_path_factory.mktemp(request.param)
-    with contextlib.closing(control_tasks.prepare(asked)) as backend:
+    with contextlib.closing(control_tasks.ControlBackend(asked)) as backend:
         yield asked, backend, out, go(asked, backend, out)
 
 
@@ -167,7 +167,7 @@ def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path
 def test_a_seed_that_takes_turns_with_others_is_the_same_alone(whole, tmp_path):
     asked, _, out, _ = whole
     alone = asked._replace(seeds=SEEDS[1:])
-    with contextlib.closing(control_tasks.prepare(alone)) as programs:
+    with contextlib.closing(control_tasks.ControlBackend(alone)) as programs:
         go(alone, programs, tmp_path)
     assert rows(tmp_path) == [line for line in rows(out) if line["seed"] == SEEDS[1]]
 
@@ -177,7 +177,7 @@ def test_seeds_in_threads_of_their_own_are_the_same(drawing, tmp_path, monkeypat
     asked, compiled, ends = plan("rad"), [], []
     monkeypatch.setattr(sharding, "compiled", lambda lowered: compiled.append(1) or [one.compile() for one in lowered])
     in_threads = control_tasks.in_threads
-    with contextlib.closing(control_tasks.prepare(asked)) as programs:
+    with contextlib.closing(control_tasks.ControlBackend(asked)) as programs:
         programs.learning = ControlLearner(asked.run, programs.workers.spec, SEEDS, at_phase=True)  # type: ignore[arg-type]
         for threads in (True, False):
             monkeypatch.setattr(control_tasks, "in_threads", functools.partial(in_threads, threads=threads))
