@@ -106,7 +106,7 @@ def update_seconds(learner: ReplayLearner, updates: int, repeats: int = 3) -> fl
     on_cpu = jax.default_backend() == "cpu"  # there one a call, as in training
     options, calls = ({"xla_backend_optimization_level": 1}, updates) if on_cpu else (None, 1)
     state = jax.jit(lambda: filled(learner, jax.random.key(0)))()
-    call = lambda state: learner.study_one(state, 0, updates) if on_cpu else learner.study(state, updates)  # noqa: E731
+    call = lambda state: learner.study(state, updates, i=0 if on_cpu else None)  # noqa: E731
     study = jax.jit(call, donate_argnums=0, compiler_options=options)
     best = float("inf")
     for i in range(repeats + 1):

@@ -91,16 +91,30 @@ def recent_window(bonus: Bonus) -> Array | int | None:
     return parts[0].window  # type: ignore[attr-defined]
 
 
-def under_replay(bonus: Bonus) -> Bonus:
-    """The bonus with room for `DRAWS` recent steps in place of its window: the replay buffer holds the window."""
+def settle(bonus: Bonus, steps: int = 0) -> Bonus:
+    """The bonus as a learner uses it, with a replay of so many steps of one stream, or another one if 0.
 
-    def settle(part):
+    What learns from recent steps gets room for `DRAWS` of them in place of its window, which the replay holds. Where
+    steps have indices in the replay, fixed features are cached: RE3 can do so if it has room for as many neighbors as
+    the replay has steps, and then holds no more.
+    """
+
+    def room(part):
         if not isinstance(part, Estimator) or part.learns_from != "recent":
             return part
         names = {field.name for field in dataclasses.fields(part)}
         return dataclasses.replace(part, **{name: DRAWS for name in ("window", "capacity") if name in names})
 
-    return jax.tree.map(settle, bonus, is_leaf=_decides)
+    def cache(part):
+        if isinstance(part, CachedRND):
+            return dataclasses.replace(part, steps=steps)
+        if isinstance(part, RE3) and part.k < steps <= part.capacity:
+            return CachedRE3(dataclasses.replace(part, capacity=steps))
+        return part
+
+    bonus = jax.tree.map(room, bonus, is_leaf=_decides)
+    cached = CachedRND | RE3 | CachedRE3 | FromBatch
+    return jax.tree.map(cache, bonus, is_leaf=lambda x: isinstance(x, cached)) if steps else bonus
 
 
 class LastFrame(RewardWrapper):
@@ -220,19 +234,3 @@ def encoded(encoder: eqx.Module, images: PyTree) -> Float[Array, "n width"]:
     rows = trees.flatten_leading(images, 2)
     few = jax.tree.leaves(rows)[0].shape[0] <= AT_A_TIME
     return jax.vmap(encoder)(rows) if few else jax.lax.map(encoder, rows, batch_size=AT_A_TIME)  # type: ignore
-
-
-def with_feature_cache(bonus: Bonus, steps: int) -> Bonus:
-    """The same bonus beside a replay of so many steps of one stream: fixed features are kept rather than made anew.
-
-    RE3 can do so where it has room for as many neighbors as the replay has steps, and then holds no more.
-    """
-
-    def settle(part):
-        if isinstance(part, CachedRND):
-            return dataclasses.replace(part, steps=steps)
-        if isinstance(part, RE3) and part.k < steps <= part.capacity:
-            return CachedRE3(dataclasses.replace(part, capacity=steps))
-        return part
-
-    return jax.tree.map(settle, bonus, is_leaf=lambda x: isinstance(x, CachedRND | RE3 | CachedRE3 | FromBatch))

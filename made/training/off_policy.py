@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from made.agents.uniform import Uniform
-from made.bonuses.replay_data import DRAWS, LastFrame, needs_new, recent_window, under_replay, with_feature_cache
+from made.bonuses.replay_data import DRAWS, LastFrame, needs_new, recent_window, settle
 from made.core import Agent, Bonus, Environment, Metrics, ReplayContext, Spec, Transition, trees
 from made.core.schedules import Constant, Schedule
 from made.core.trial import Trial
@@ -70,23 +70,18 @@ class ReplayLearner(eqx.Module):
         """The same learner for each kind of update in turn; the k-th update, from 1 on, is of kind k % len(kinds)."""
         return [dataclasses.replace(self, agent=self.agent.at_phase(k)) for k in range(self.agent.kinds)]
 
-    def start(self, key: Key[Array, ""]) -> ReplayLearnerState:
-        """Nothing seen yet."""
-        return self.start_without_replay(key)._replace(replay=self.replay.init(self.spec))
-
-    def start_without_replay(self, key: Key[Array, ""]) -> ReplayLearnerState:
-        """The same with None as the replay, to measure the rest."""
+    def start(self, key: Key[Array, ""], replay: bool = True) -> ReplayLearnerState:
+        """The state before any experience; without a replay, None is in its place, to measure the rest."""
         k_agent, k_bonus, k_next = jax.random.split(key, 3)
         agent, bonus = self.agent.init(k_agent, self.spec), self._settled_bonus.init(k_bonus, self.spec)
-        return ReplayLearnerState(agent, bonus, None, jnp.zeros((), jnp.int32), k_next)
+        held = self.replay.init(self.spec) if replay else None
+        return ReplayLearnerState(agent, bonus, held, jnp.zeros((), jnp.int32), k_next)
 
     @property
     def _settled_bonus(self) -> Bonus:
         """The bonus with room for what it is given, and with cached features where steps have indices."""
-        bonus = under_replay(self.bonus)
-        if isinstance(self.replay, ReplayBuffer) and self.replay.streams == 1:
-            return with_feature_cache(bonus, self.replay.room[0])
-        return bonus
+        one_stream = isinstance(self.replay, ReplayBuffer) and self.replay.streams == 1
+        return settle(self.bonus, self.replay.room[0] if one_stream else 0)
 
     def store(self, replay: Any, steps: Transition) -> Any:
         """The replay with new steps, leaves [T, N, ...]."""
@@ -112,34 +107,29 @@ class ReplayLearner(eqx.Module):
 
         All T steps are stored first. Each update takes an equal part of them as new, so `updates` must divide T.
         """
-        replay = self.store(state.replay, steps)
-        new = steps, self.replay.indices(replay, steps.reward.shape[0])
-        if updates == 1:
-            return self.update(state._replace(replay=replay), new)
-        return self._scan_updates(state._replace(replay=replay), split_over_updates(new, updates), updates)
+        replay, rows = self.store(state.replay, steps), len(steps.reward)
+        state, new = state._replace(replay=replay), (steps, self.replay.indices(replay, rows))
+        return self.update(state, new) if updates == 1 else self._scan(state, split_over_updates(new, updates), updates)
 
-    def study(self, state: ReplayLearnerState, updates: int, rows: int = 0) -> tuple[ReplayLearnerState, Metrics]:
+    def study(
+        self, state: ReplayLearnerState, updates: int, rows: int = 0, i: Any = None
+    ) -> tuple[ReplayLearnerState, Metrics]:
         """Learn `updates` times from what is stored; the metrics are means.
 
         Each update takes an equal part of the last `rows` steps as new, so `updates` must divide them. None are needed
-        if no part of the bonus takes in every step once (`needs_new`).
+        if no part of the bonus takes in every step once (`needs_new`). With `i`, make the i-th update alone, from 0
+        on, for devices on which a loop is slow.
         """
-        return self._scan_updates(state, self._new_parts(state.replay, updates, rows), updates)
-
-    def study_one(
-        self, state: ReplayLearnerState, i: Any, updates: int, rows: int = 0
-    ) -> tuple[ReplayLearnerState, Metrics]:
-        """The i-th, from 0 on, of the updates that `study` makes, for devices on which a loop is slow."""
-        return self.update(state, jax.tree.map(lambda x: x[i], self._new_parts(state.replay, updates, rows)))
-
-    def _new_parts(self, replay: Any, updates: int, rows: int) -> Fresh | None:
         if not rows and needs_new(self.bonus):
             raise ValueError("A part of this bonus takes in every step once: say how many are new, rows=...")
-        return split_over_updates((self.replay.latest(replay, rows), None), updates) if rows else None
+        new = None
+        if rows:
+            steps = self.replay.latest(state.replay, rows), self.replay.indices(state.replay, rows)
+            new = split_over_updates(steps, updates)
+        return self._scan(state, new, updates) if i is None else self.update(state, jax.tree.map(lambda x: x[i], new))
 
-    def _scan_updates(
-        self, state: ReplayLearnerState, new: Fresh | None, updates: int
-    ) -> tuple[ReplayLearnerState, Metrics]:
+    def _scan(self, state: ReplayLearnerState, new: Fresh | None, updates: int) -> tuple[ReplayLearnerState, Metrics]:
+        """So many updates, each with its part of the new steps."""
         replay = state.replay  # only read, so the loop does not carry it
 
         def body(state: ReplayLearnerState, new: Fresh | None) -> tuple[ReplayLearnerState, Metrics]:
@@ -300,7 +290,7 @@ class ReplayRun(Trial):
     def start(self, key: Key[Array, ""]) -> ReplayRunState:
         self.fits()
         k_run, k_random, k_roll = jax.random.split(key, 3)
-        state = start(dataclasses.replace(self.run, bonus=under_replay(self.run.bonus)), k_run)
+        state = start(dataclasses.replace(self.run, bonus=settle(self.run.bonus)), k_run)
         note = trees.index(state.streams.note, 0)
         replay = self.replay.init(state.env.spec, (note, note))
         random = RandomPolicy(self.run.agent)

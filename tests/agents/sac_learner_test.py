@@ -16,7 +16,7 @@ from made.bonuses.made import CoverAtMadeScale
 from made.bonuses.re3 import distances
 from made.bonuses.registry import list_bonuses, make_bonus
 from made.bonuses.release import Re3ReleaseNormalized
-from made.bonuses.replay_data import DRAWS, FromBatch, LastFrame, needs_new, recent_window, under_replay
+from made.bonuses.replay_data import DRAWS, FromBatch, LastFrame, needs_new, recent_window, settle
 from made.core import (
     Agent,
     Bonus,
@@ -227,7 +227,7 @@ def test_what_is_inside_a_part_that_learns_from_new_steps_gets_those():
     bonus, key, new = Once(MADE(Counting(), TallyRecent())), jax.random.key(0), steps(2, seed=3)
     state, _ = bonus.update(bonus.init(key, STATE), steps(8)._replace(extras=ReplayContext(new, steps(6))), key)
     assert float(state.cover["steps"]) == 2 and np.isclose(state.recent, new.reward.sum())
-    assert needs_new(bonus) and recent_window(bonus) is None and under_replay(bonus) == bonus
+    assert needs_new(bonus) and recent_window(bonus) is None and settle(bonus) == bonus
 
 
 def test_which_steps_a_bonus_asks_a_replay_for():
@@ -236,8 +236,8 @@ def test_which_steps_a_bonus_asks_a_replay_for():
     ]
     deep = MADE.deep(window=700)
     assert recent_window(deep) == 700 and recent_window(MADE.hashed()) is None and needs_new(MADE.hashed())
-    assert under_replay(deep).recent.density.capacity == DRAWS  # type: ignore[attr-defined]
-    assert under_replay(MADE.hashed()) == MADE.hashed(), "counts of a window keep it themselves"
+    assert settle(deep).recent.density.capacity == DRAWS  # type: ignore[attr-defined]
+    assert settle(MADE.hashed()) == MADE.hashed(), "counts of a window keep it themselves"
     with pytest.raises(ValueError, match="one part that learns from recent steps, got 2"):
         recent_window(MADE(MADE(rnd(), VAE()), VAE()))
 

@@ -212,11 +212,11 @@ def test_one_call_stores_draws_windows_updates_the_bonus_and_learns_from_what_it
     assert np.isclose(same["paid"], metrics["paid"]) and int(apart.replay.steps.taken) == 16
     one, told = quick(lambda state: stored(state, more))(state), []
     for i in range(2):  # one a call
-        one, metrics_of = quick(lambda state, i: learner.study_one(state, i, 2, 4))(one, i)
+        one, metrics_of = quick(lambda state, i: learner.study(state, 2, 4, i))(one, i)
         told.append(float(metrics_of["paid"]))
     pairs = zip(*map(jax.tree.leaves, ((apart.agent, apart.bonus), (one.agent, one.bonus))), strict=True)
     assert all(np.allclose(a, b, atol=1e-5) for a, b in pairs) and np.isclose(np.mean(told), same["paid"])
-    for call in (lambda: learner.study(state, 2), lambda: learner.study_one(state, 0, 2)):
+    for call in (lambda: learner.study(state, 2), lambda: learner.study(state, 2, i=0)):
         with pytest.raises(ValueError, match="takes in every step once: say how many are new"):
             call()
     assert float(metrics["paid"]) > float(metrics["mean"])

@@ -39,14 +39,13 @@ class CompiledOnce:
 
     def __call__(self, *given: Any) -> Any:
         which = tuple(x for x in given if isinstance(x, int))  # static arguments
-        if which in self._ready:
-            return self.program(*given)
-        with _compiling:
-            if which not in self._ready:  # no other thread was first
-                with compile_lock():
-                    found = self.program(*given)
-                self._ready.add(which)
-                return found
+        if which not in self._ready:
+            with _compiling:
+                if which not in self._ready:  # no other thread was first
+                    with compile_lock():
+                        found = self.program(*given)
+                    self._ready.add(which)
+                    return found
         return self.program(*given)
 
 
@@ -271,26 +270,19 @@ class ControlLearner:
         self, leaves: Leaves, sums: MetricSums, step: Transition, t: Array, kind: int | None
     ) -> tuple[Leaves, MetricSums]:
         learner = self.learner if kind is None else self.learner.kinds[kind]
-
-        def update(state: ReplayLearnerState, step: Transition):
-            replay = learner.store(state.replay, step)
-            return learner.update(state._replace(replay=replay), (step, learner.replay.indices(replay, 1)))
-
-        state, measured = self._many(update)(jax.tree.unflatten(self.tree, leaves), step)
-        return jax.tree.leaves(state), self._added(sums, measured, t)
+        return self._learned(learner.advance, leaves, sums, t, step)
 
     def _study(
         self, leaves: Leaves, sums: MetricSums, t: Array, i: Array | None, updates: int, rows: int
     ) -> tuple[Leaves, MetricSums]:
         """All of so many updates, or the i-th of them."""
-        learner = self.learner
-        each = lambda state: learner.study_one(state, i, updates, rows)  # noqa: E731
-        study = self._many((lambda state: learner.study(state, updates, rows)) if i is None else each)
-        state, measured = study(jax.tree.unflatten(self.tree, leaves))
-        return jax.tree.leaves(state), self._added(sums, measured, t)
+        return self._learned(lambda state: self.learner.study(state, updates, rows, i), leaves, sums, t)
 
-    def _added(self, sums: MetricSums, measured: Any, t: Array) -> MetricSums:
-        return self._many(compiled_envs.accumulate, (0, 0, None))(sums, measured, t)
+    def _learned(
+        self, update: Callable, leaves: Leaves, sums: MetricSums, t: Array, *given: Any
+    ) -> tuple[Leaves, MetricSums]:
+        state, measured = self._many(update)(jax.tree.unflatten(self.tree, leaves), *given)
+        return jax.tree.leaves(state), self._many(compiled_envs.accumulate, (0, 0, None))(sums, measured, t)
 
 
 def to_numpy(actions: Array | np.ndarray) -> np.ndarray:
@@ -300,7 +292,7 @@ def to_numpy(actions: Array | np.ndarray) -> np.ndarray:
 
 def memory_outside_replay(run: ControlConfig, spec: Spec) -> int:
     """Bytes that a seed needs on the device without its replay: networks, optimizers, and the bonus's buffers."""
-    return memory.size_of(jax.eval_shape(run.learner(spec).start_without_replay, jax.random.key(0)))
+    return memory.size_of(jax.eval_shape(lambda key: run.learner(spec).start(key, replay=False), jax.random.key(0)))
 
 
 def require_memory(run: ControlConfig, size: int, seeds: int, rest: int = 0) -> None:
