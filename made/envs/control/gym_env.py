@@ -259,16 +259,5 @@ class ControlEnv(gymnasium.Env):
         """The newest frame, where `render_mode` asks for it."""
         return self.frame if self.render_mode == "rgb_array" else None
 
-    def save(self) -> Arrays:
-        """All that changes, as arrays."""
-        return {**self.simulation.save(), "obs": np.array(self._obs)}
-
-    def load(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Resume from what `save` returned; returns the observation of that moment."""
-        check_saved(arrays, self.save(), self.control.task)
-        self.simulation.load({name: x for name, x in arrays.items() if name != "obs"})
-        self._obs = np.array(arrays["obs"])
-        return self._obs
-
     def close(self) -> None:
         self.simulation.close()

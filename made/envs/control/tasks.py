@@ -1,5 +1,6 @@
 """What a control task is, by name, and how it is shown and stepped."""
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -53,8 +54,8 @@ class Control(eqx.Module):
 
     An action is held for `repeat` steps, whose rewards are summed. A picture has `size` by `size` pixels and an
     observation the last `stack` of them, newest last. The defaults are those of the paper's release (Appendix B.4).
-    `pixels=False` shows the state as one vector. `quick=True` draws with a coarser shadow map:
-    twice as fast without a GPU, and other pixels are few, but it is not the paper's picture to the bit.
+    `pixels=False` shows the state as one vector. `low_res_shadows=True` renders a coarser shadow map: twice as fast
+    without a GPU, and few pixels differ.
 
     >>> Control("cheetah_run").spec(actions=6).obs.shape
     (100, 100, 9)
@@ -121,13 +122,11 @@ def make_control(name: str, **changes: Any) -> Control:
     if name not in CONTROL and name not in SPARSE:
         check_name(name, suite_names())
     known = CONTROL["quadruped_run"] if name.startswith("quadruped_") else CONTROL.get(name, Control(name))
-    fields = {
-        field: getattr(known, field) for field in ("repeat", "camera", "size", "stack", "pixels", "low_res_shadows")
-    }
+    fields = [field.name for field in dataclasses.fields(Control) if field.name != "task"]
     for field in changes:
         if field not in fields:
-            raise ValueError(f"A control task has no setting {field!r}.{suggest(field, list(fields))}")
-    return Control(name, **(fields | changes))
+            raise ValueError(f"A control task has no setting {field!r}.{suggest(field, fields)}")
+    return dataclasses.replace(known, task=name, **changes)
 
 
 @functools.cache
