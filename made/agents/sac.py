@@ -27,6 +27,7 @@ RANGES = {
     SHARE: ("discount", "polyak", "encoder_polyak"),
     AT_LEAST_ZERO: ("learning_rate", "alpha_rate"),
     ABOVE_ZERO: ("alpha",),  # its logarithm is what learns
+    COUNT: ("delay",),
 }
 
 
@@ -183,8 +184,6 @@ class RAD(Agent):
 
     def __check_init__(self):
         check_numbers(self, RANGES)
-        if self.delay < 1:
-            raise ValueError(f"RAD moves its actor at every delay-th update with delay >= 1, got {self.delay}.")
 
     def init(self, key, spec: Spec) -> RADState:
         critic, actor = networks(self.layout, spec, key)

@@ -14,6 +14,7 @@ from made.bonuses.re3 import RE3
 from made.bonuses.registry import RE3_MEMORY, from_elsewhere, make_bonus
 from made.bonuses.replay_data import needs_new
 from made.core import Bonus, Spec
+from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
 from made.core.schedules import Constant, Exponential, Schedule
 from made.core.trial import Trial
 from made.envs.control import Control, make_control, rendering
@@ -70,9 +71,7 @@ class ControlConfig(Trial):
     on_host: ClassVar[bool] = True
 
     def __check_init__(self):
-        for name in ("batch", "seed_steps", "episodes", "iterations", "every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"A control run takes {name} of at least 1, got {getattr(self, name)}.")
+        check_numbers(self, {COUNT: ("batch", "seed_steps", "episodes", "iterations", "every")})
 
     @property
     def env(self) -> Control:
@@ -171,14 +170,7 @@ class DreamerConfig(ControlConfig):
     updates: int = eqx.field(static=True, default=100)
 
     def __check_init__(self):
-        for name in ("train_every", "updates"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"A run of Dreamer takes {name} of at least 1, got {getattr(self, name)}.")
-        if self.pretrain < 0:
-            raise ValueError(
-                f"A run of Dreamer takes pretrain of at least 0, got {self.pretrain}: 0 leaves out the updates before "
-                "the first action of its own."
-            )
+        check_numbers(self, {COUNT: ("train_every", "updates"), COUNT_OR_NONE: ("pretrain",)})
 
     @property
     def at_once(self) -> int:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Int, Key, PyTree
 from made.agents.uniform import Uniform
 from made.bonuses.replay_data import DRAWS, LastFrame, needs_new, recent_window, settle
 from made.core import Agent, Bonus, Environment, Metrics, ReplayContext, Spec, Transition, trees
+from made.core.config import COUNT, check_numbers
 from made.core.schedules import Constant, Schedule
 from made.core.trial import Trial
 from made.training.on_policy import (
@@ -62,8 +63,7 @@ class ReplayLearner(eqx.Module):
     batch: int = eqx.field(static=True, default=512)
 
     def __check_init__(self):
-        if self.batch < 1:
-            raise ValueError(f"ReplayLearner samples batch >= 1 steps or windows, got batch={self.batch}.")
+        check_numbers(self, {COUNT: ("batch",)})
 
     @property
     def kinds(self) -> list["ReplayLearner"]:
@@ -234,9 +234,7 @@ class ReplayRun(Trial):
     episodes: int = eqx.field(static=True, default=32)  # of one evaluation
 
     def __check_init__(self):
-        for name in ("batch", "updates", "iterations", "every", "episodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"A run of Dreamer takes {name} of at least 1, got {getattr(self, name)}.")
+        check_numbers(self, {COUNT: ("batch", "updates", "iterations", "every", "episodes")})
 
     def fits(self) -> None:
         """Refuse settings that do not fit each other, once all are known."""

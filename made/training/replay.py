@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from made.core import EpisodeNote, Space, Spec, Transition
+from made.core.config import COUNT, check_numbers
 from made.training import memory
 
 Notes = tuple[EpisodeNote, EpisodeNote]  # of a step, beside its observation and its next one
@@ -54,10 +55,11 @@ class ReplayBuffer(eqx.Module):
     shortest: int = eqx.field(static=True, default=50)
 
     def __check_init__(self):
-        if min(self.stack, self.streams, self.shortest) < 1 or self.capacity < self.streams:
+        check_numbers(self, {COUNT: ("stack", "streams", "shortest")})
+        if self.capacity < self.streams:
             raise ValueError(
-                f"Replay takes stack, streams and shortest of at least 1 and a capacity of at least one step a stream, "
-                f"got capacity={self.capacity}, stack={self.stack}, streams={self.streams}, shortest={self.shortest}."
+                f"ReplayBuffer takes a capacity of at least one step a stream, got capacity={self.capacity} and "
+                f"streams={self.streams}."
             )
 
     @property
@@ -252,8 +254,7 @@ class SequenceBuffer(eqx.Module):
     whole: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
-        if self.length < 1:
-            raise ValueError(f"A window has at least 1 step, got length={self.length}: Dreamer v1 has 50.")
+        check_numbers(self, {COUNT: ("length",)})
         if self.length > self.steps.room[0]:
             raise ValueError(
                 f"SequenceBuffer draws windows of length steps from streams with room for at least as many, got "

@@ -268,7 +268,7 @@ REFUSED = {
     "a size": ([*CONTROL, "--set", "task.size=84"], "one frame of 64 x 64 .*task.size=84"),
     "a bonus": ([*CONTROL, "--bonus", "icm"], "no bonus 'icm' for Dreamer"),
     "a first window": ([*CONTROL, "--set", "seed_steps=20"], "replay.length=50 actions, and seed_steps=20"),
-    "no updates": ([*CONTROL, "--set", "updates=0"], "updates of at least 1, got 0"),
+    "no updates": ([*CONTROL, "--set", "updates=0"], "at least 1 as updates, got 0: 100 is usual"),
     "streams": ([*CONTROL, "--set", "replay.steps.streams=2"], "replay.steps.streams and .* must be 1, got 2 and 1"),
     "a gate": ([*CONTROL, "--first-visit"], "--first-visit and --strength are for"),
     "a misspelt grid": (["--env", "Emty-5x5", "--agent", "dreamer"], "no task 'Emty-5x5'. Did you mean 'Empty-5x5'"),

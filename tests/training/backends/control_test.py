@@ -259,7 +259,7 @@ REFUSED = {
         ["--env", "hopper_hop", "--agent", "sac", "--set", "bonus.recent.density.window=0"],
         "last window=0 pairs.*choose 1 <= window",
     ),
-    "a batch": (["--env", "hopper_hop", "--agent", "sac", "--set", "batch=0"], "batch of at least 1, got 0"),
+    "a batch": (["--env", "hopper_hop", "--agent", "sac", "--set", "batch=0"], "at least 1 as batch, got 0"),
     "a bonus": (["--env", "hopper_hop", "--agent", "sac", "--bonus", "mad"], "no bonus 'mad' for control.*'made'"),
     "a gate": (["--env", "hopper_hop", "--agent", "sac", "--first-visit"], "--first-visit and --strength are for"),
     "devices": (["--env", "hopper_hop", "--agent", "sac", "--devices", "2"], "control tasks take --devices 1"),
