@@ -102,6 +102,11 @@ class ControlConfig(Trial):
         """The action that is the first to be followed by an update."""
         return self.seed_steps + 1
 
+    @property
+    def held_seed_steps(self) -> int:
+        """The random actions that the replay still holds at the first update."""
+        return min(self.seed_steps, self.replay.capacity)
+
     def learner(self, spec: Spec) -> ReplayLearner:
         """The learner for a task with that spec."""
         return ReplayLearner(spec, self.agent, self.bonus, self.bonus_coef, self.replay, self.batch)
@@ -183,7 +188,7 @@ class DreamerConfig(ControlConfig):
     def due(self, t: int) -> tuple[int, int]:
         since = t - self.seed_steps
         if since <= 0:
-            return (self.pretrain, min(self.seed_steps, self.replay.steps.room[0])) if since == 0 else (0, 0)
+            return (self.pretrain, self.held_seed_steps) if since == 0 else (0, 0)
         return (self.updates, self.train_every) if since % self.train_every == 0 else (0, 0)
 
     def resolved(self) -> "DreamerConfig":

@@ -28,7 +28,7 @@ from made.training.on_policy import (
     start,
     update_probes,
 )
-from made.training.replay import ReplayBuffer, SequenceBuffer, SequenceBufferState
+from made.training.replay import ReplayBuffer, SequenceBuffer, SequenceBufferState, single_steps
 from made.training.rollout import rollout
 
 Fresh = tuple[Transition, Array | None]  # new steps [T, N, ...], and their indices in the replay
@@ -96,8 +96,8 @@ class ReplayLearner(eqx.Module):
         These should be all that are held, lest the bonus be evaluated on steps that it was never shown.
         """
         key, k_draw, k_bonus = jax.random.split(state.key, 3)
-        new = self.replay.latest(state.replay, rows), self.replay.indices(state.replay, rows)
-        bonus, _ = self._settled_bonus.update(state.bonus, self.sample(state.replay, k_draw, new), k_bonus)
+        batch = self.sample(state.replay, k_draw, self._new(state.replay, rows))
+        bonus, _ = self._settled_bonus.update(state.bonus, batch, k_bonus)
         return state._replace(bonus=bonus, key=key)
 
     def advance(
@@ -107,8 +107,8 @@ class ReplayLearner(eqx.Module):
 
         All T steps are stored first. Each update takes an equal part of them as new, so `updates` must divide T.
         """
-        replay, rows = self.store(state.replay, steps), len(steps.reward)
-        state, new = state._replace(replay=replay), (steps, self.replay.indices(replay, rows))
+        replay = self.store(state.replay, steps)
+        state, new = state._replace(replay=replay), self._new(replay, len(steps.reward), steps)
         return self.update(state, new) if updates == 1 else self._scan(state, split_over_updates(new, updates), updates)
 
     def study(
@@ -122,11 +122,14 @@ class ReplayLearner(eqx.Module):
         """
         if not rows and needs_new(self.bonus):
             raise ValueError("A part of this bonus takes in every step once: say how many are new, rows=...")
-        new = None
-        if rows:
-            steps = self.replay.latest(state.replay, rows), self.replay.indices(state.replay, rows)
-            new = split_over_updates(steps, updates)
+        new = split_over_updates(self._new(state.replay, rows), updates) if rows else None
         return self._scan(state, new, updates) if i is None else self.update(state, jax.tree.map(lambda x: x[i], new))
+
+    def _new(self, replay: Any, rows: int, steps: Transition | None = None) -> Fresh:
+        """The last `rows` steps, unless they are given, and their indices where each batch has them."""
+        buffer, held = single_steps(self.replay, replay)
+        indices = buffer.indices(held, rows) if buffer is self.replay else None
+        return buffer.latest(held, rows) if steps is None else steps, indices
 
     def _scan(self, state: ReplayLearnerState, new: Fresh | None, updates: int) -> tuple[ReplayLearnerState, Metrics]:
         """So many updates, each with its part of the new steps."""
@@ -150,11 +153,11 @@ class ReplayLearner(eqx.Module):
     def sample(self, replay: Any, key: Key[Array, ""], new: Fresh | None = None) -> Transition:
         """A batch of the whole replay; its `extras` are the other steps that the bonus may learn from."""
         k_batch, k_recent = jax.random.split(key)
-        batch, at = self.replay.batch(replay, self.batch, k_batch)
+        batch, at = self.replay.sample(replay, self.batch, k_batch)
         recent, window = batch, recent_window(self.bonus)
         if window is not None:
-            frames = 1 if isinstance(self.bonus, LastFrame) else self.replay.stack
-            recent = self.replay.recent(replay, DRAWS, k_recent, window, frames)
+            buffer, held = single_steps(self.replay, replay)
+            recent, _ = buffer.sample(held, DRAWS, k_recent, window, 1 if isinstance(self.bonus, LastFrame) else None)
         return batch._replace(extras=ReplayContext((new or (batch,))[0], recent, at, new[1] if new else None))
 
     def act(

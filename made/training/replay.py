@@ -154,24 +154,14 @@ class ReplayBuffer(eqx.Module):
 
     def sample(
         self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Any = None, stack: int | None = None
-    ) -> Transition:
-        """n steps sampled uniformly with replacement, of the last `window` if given, leaves [n, ...]."""
-        return self.read(state, *self._draw(state, n, key, window), stack)
+    ) -> tuple[Transition, Int[Array, "1 n"]]:
+        """n steps sampled uniformly with replacement, leaves [1, n, ...], and their indices.
 
-    def _draw(self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Any = None) -> tuple[Any, Any]:
+        They are of the last `window` steps if given, and of `stack` frames if given.
+        """
         index = jax.random.randint(key, (n,), 0, jnp.maximum(self.size(state, window), 1))
-        return self.numbered(state, index, window)
-
-    def batch(self, state: ReplayBufferState, n: int, key: Key[Array, ""]) -> tuple[Transition, Int[Array, "1 n"]]:
-        """n steps sampled uniformly, leaves [1, n, ...], and their indices."""
-        stream, number = self._draw(state, n, key)
-        return jax.tree.map(lambda x: x[None], (self.read(state, stream, number), number % self.room[0]))
-
-    def recent(
-        self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Array | int, stack: int | None = None
-    ) -> Transition:
-        """n steps sampled uniformly from the last `window`, leaves [1, n, ...]; of `stack` frames if that is given."""
-        return jax.tree.map(lambda x: x[None], self.sample(state, n, key, window, stack))
+        stream, number = self.numbered(state, index, window)
+        return jax.tree.map(lambda x: x[None], (self.read(state, stream, number, stack), number % self.room[0]))
 
     def indices(self, state: ReplayBufferState, rows: int) -> Int[Array, "rows N"]:
         """The indices of the last `rows` steps of every stream."""
@@ -263,11 +253,6 @@ class SequenceBuffer(eqx.Module):
             )
 
     @property
-    def stack(self) -> int:
-        """Frames that an observation is made of."""
-        return self.steps.stack
-
-    @property
     def capacity(self) -> int:
         """Steps that are held."""
         return self.steps.capacity
@@ -313,24 +298,15 @@ class SequenceBuffer(eqx.Module):
         number = last + np.arange(1 - self.length, 1)[:, None]
         return self.steps.read(state.steps, jnp.broadcast_to(stream, number.shape), number)
 
-    def sample(self, state: SequenceBufferState, n: int, key: Key[Array, ""]) -> Transition:
-        """n windows drawn evenly with replacement, leaves [T, n, ...]. At least `length` steps must be held."""
+    def sample(self, state: SequenceBufferState, n: int, key: Key[Array, ""]) -> tuple[Transition, None]:
+        """n windows sampled uniformly with replacement, leaves [T, n, ...]. At least `length` steps must be held.
+
+        They have no indices, because no bonus caches features of them.
+        """
         index = jax.random.randint(key, (n,), 0, jnp.maximum(self.size(state), 1))
-        return self.take(state, index)
+        return self.take(state, index), None
 
-    def batch(self, state: SequenceBufferState, n: int, key: Key[Array, ""]) -> tuple[Transition, None]:
-        """`sample`. Steps of windows have no indices, because no bonus keeps features of them."""
-        return self.sample(state, n, key), None
 
-    def recent(
-        self, state: SequenceBufferState, n: int, key: Key[Array, ""], window: Array | int, stack: int | None = None
-    ) -> Transition:
-        """n single steps sampled uniformly from the last `window`, leaves [1, n, ...]."""
-        return self.steps.recent(state.steps, n, key, window, stack)
-
-    def latest(self, state: SequenceBufferState, rows: int) -> Transition:
-        """The last `rows` steps of every stream, oldest first, leaves [rows, N, ...]. So many must be held."""
-        return self.steps.latest(state.steps, rows)
-
-    def indices(self, state: SequenceBufferState, rows: int) -> None:
-        """None: see `batch`."""
+def single_steps(buffer: ReplayBuffer | SequenceBuffer, state: Any) -> tuple[ReplayBuffer, ReplayBufferState]:
+    """The buffer of single steps that one samples from, and its state."""
+    return (buffer.steps, state.steps) if isinstance(buffer, SequenceBuffer) else (buffer, state)

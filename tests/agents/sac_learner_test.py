@@ -123,13 +123,13 @@ def begun(seed: int = 0):
 
 
 def test_one_call_stores_draws_updates_the_bonus_and_learns_from_what_it_pays():
-    came, row = steps(1, seed=1), lambda x: jax.tree.map(lambda leaf: leaf[None], x)
+    came = steps(1, seed=1)
     after, metrics = calls().advance(begun(), came)
 
     def by_hand(state):
         key, k_draw, k_learn = jax.random.split(state.key, 3)
         replay = LEARNER.replay.add(state.replay, trees.index(came, 0))
-        batch = row(LEARNER.replay.sample(replay, 16, jax.random.split(k_draw)[0]))
+        batch, _ = LEARNER.replay.sample(replay, 16, jax.random.split(k_draw)[0])
         batch = batch._replace(extras=ReplayContext(came, batch))
         k_bonus, k_agent = jax.random.split(k_learn)
         bonus, _ = BONUS.update(state.bonus, batch, k_bonus)

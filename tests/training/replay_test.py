@@ -118,7 +118,7 @@ def test_draws_are_even_and_a_window_is_the_latest():
     replay, streams, state = filled("streams", [5, 2], 31)
     rewards = lambda window: [float(s.reward) for x in streams for s in x.held(replay)[:window]]  # noqa: E731
     draw = quick(
-        lambda state, window: (replay.sample(state, 4000, jax.random.key(0), window), replay.size(state, window))
+        lambda state, window: (replay.sample(state, 4000, jax.random.key(0), window)[0], replay.size(state, window))
     )
     for window, of_each in ((1000, 7), (6, 3), (1, 1)):
         truth = rewards(of_each)

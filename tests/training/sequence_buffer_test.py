@@ -105,13 +105,12 @@ def test_the_windows_are_those_of_a_list(name, lengths, n):
 def test_draws_are_even_and_whole_ones_stay_within_an_episode():
     one, streams, state = filled("whole", [5, 2, 4], 40)
     windows = streams[0].windows(int(state.steps.taken - state.steps.first[0]), 3, True)
-    drawn = quick(lambda state, key: one.sample(state, 3000, key))(state, jax.random.key(0))
+    drawn, _ = quick(lambda state, key: one.sample(state, 3000, key))(state, jax.random.key(0))
     assert drawn.obs.shape == (3, 3000, 2) and not np.asarray(drawn.terminated | drawn.truncated)[:-1].any()
     counts = np.array([(np.asarray(drawn.reward)[0] == window[0].reward).sum() for window in windows])
     assert counts.sum() == 3000 and (np.abs(counts - 3000 / len(counts)) < 4 * np.sqrt(3000 / len(counts))).all()
-    recent = one.recent(state, 200, jax.random.key(1), 2).reward
+    recent = one.steps.sample(state.steps, 200, jax.random.key(1), 2)[0].reward
     assert set(np.asarray(recent)[0].tolist()) == {float(s.reward) for _, s in streams[0].steps[-2:]}
-    assert CASES["crossing"].recent(state, 6, jax.random.key(1), 4).reward.shape == (1, 6)
 
 
 def test_its_size_is_known_and_what_cannot_be_is_refused(monkeypatch):
@@ -186,8 +185,8 @@ def test_one_call_stores_draws_windows_updates_the_bonus_and_learns_from_what_it
     def by_hand(replay, agent, bonus, key, fresh):
         key, k_draw, k_learn = jax.random.split(key, 3)
         k_batch, k_recent = jax.random.split(k_draw)
-        recent = learner.replay.recent(replay, DRAWS, k_recent, 9)
-        batch = learner.replay.sample(replay, 6, k_batch)._replace(extras=ReplayContext(fresh, recent))
+        recent, _ = learner.replay.steps.sample(replay.steps, DRAWS, k_recent, 9)
+        batch = learner.replay.sample(replay, 6, k_batch)[0]._replace(extras=ReplayContext(fresh, recent))
         k_bonus, k_agent = jax.random.split(k_learn)
         bonus, _ = learner.bonus.update(bonus, batch, k_bonus)
         pays = lambda b: b.reward + 0.1 * learner.bonus.reward(bonus, b)  # noqa: E731

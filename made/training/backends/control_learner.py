@@ -199,8 +199,7 @@ class ControlLearner:
             leaves, sums = self._studied(leaves, sums, t, updates, new if needs_new(self.run.bonus) else 0)
             self._copied[i] = None
         elif t == first:
-            room = getattr(self.run.replay, "steps", self.run.replay).room[0]
-            leaves = self._introducing(leaves, min(self.run.seed_steps, room))  # the first actions it still holds
+            leaves = self._introducing(leaves, self.run.held_seed_steps)
         return leaves, sums
 
     def _stored(self, i: int, leaves: Leaves, all_steps: bool) -> Leaves:
