@@ -32,7 +32,7 @@ from made.nets import MLP
 from made.nets.fit import with_prefix
 
 DRAWS = 512  # recent steps that a density is given at each update
-AT_A_TIME = 256  # images that are encoded at once
+CHUNK = 256  # images that are encoded at once
 
 
 class FromBatch(RewardWrapper):
@@ -82,13 +82,11 @@ def recent_window(bonus: Bonus) -> Array | int | None:
         raise ValueError(
             f"A bonus may have one part that learns from recent steps, got {len(parts)}: leave out the others."
         )
-    if not parts:
-        return None
-    if not hasattr(parts[0], "window"):
+    if parts and not hasattr(parts[0], "window"):
         raise ValueError(
             f"{type(parts[0]).__name__} learns from recent steps, so it needs a field `window`: how many of them."
         )
-    return parts[0].window  # type: ignore[attr-defined]
+    return parts[0].window if parts else None  # type: ignore[attr-defined]
 
 
 def settle(bonus: Bonus, steps: int = 0) -> Bonus:
@@ -118,7 +116,7 @@ def settle(bonus: Bonus, steps: int = 0) -> Bonus:
 
 
 class LastFrame(RewardWrapper):
-    """A bonus that looks at the last frame of a stack alone, three channels, as those of the authors' code do."""
+    """A bonus that reads only the last frame of a stack, three channels, as those of the authors' code do."""
 
     bonus: Bonus
 
@@ -146,24 +144,23 @@ def _cut(batch: Transition) -> Transition:
     return batch._replace(obs=last(batch.obs), next_obs=last(batch.next_obs), extras=extras)
 
 
-# Features of frames that never change: a fixed encoder sees each step once, when it is new. The learner says at which
-# indices of the replay the steps of a batch are (`ReplayContext.at`); their features have the same indices. Otherwise
-# an update on 512 steps would run the encoder on 512 images again, at a cost near that of the agent's own networks.
+# A fixed encoder sees each step once, when it is new, and its features are cached at the step's index in the replay
+# (`ReplayContext.at`). Encoding the 512 images of each update would cost about as much as the agent's own networks.
 
 
 class CachedState(NamedTuple):
-    """RND's own state, and the features of each step of the replay."""
+    """The state of RND, and the features of each step of the replay."""
 
     rnd: ReleasedRNDState
     features: Float[Array, "steps width"]  # float16: they are within (-1, 1)
 
 
 class CachedRND(Bonus):
-    """`ReleasedRND` on features that are kept: b(s') = norm(target(phi(s')) - predictor(phi(s'))), phi fixed.
+    """`ReleasedRND` on cached features: b(s') = norm(target(phi(s')) - predictor(phi(s'))), phi fixed.
 
-    `steps` is the capacity of the replay, told by the learner (`beside`). Where it is 0, or a batch is not from that
-    replay, images are encoded as they come. Differs from `ReleasedRND`: features that are kept are rounded to float16.
-    Steps that were stored and never shown as fresh have NaN for features: `Learner.introduce` shows them.
+    `steps` is the capacity of the replay, which `settle` sets. If it is 0, or a batch is not from that replay, images
+    are encoded as they come. Differs from `ReleasedRND`: cached features are rounded to float16. Those of steps that
+    were never new are NaN: `ReplayLearner.introduce` shows them.
     """
 
     rnd: ReleasedRND = ReleasedRND()
@@ -205,7 +202,7 @@ class CachedRND(Bonus):
 
 
 class CachedRE3(RewardWrapper):
-    """`RE3` whose neighbors are the steps of the replay: what is drawn from it is among them, and looked up."""
+    """`RE3` whose neighbors are the steps of the replay, so that points of sampled steps are looked up."""
 
     bonus: RE3
 
@@ -225,12 +222,12 @@ class CachedRE3(RewardWrapper):
 
 
 def _places(batch: Transition, steps: int) -> Array | None:
-    """Where in the replay the steps of a batch stand; None where nothing is kept or nobody knows."""
+    """The indices of a batch in the replay; None if nothing is cached or they are unknown."""
     return batch.extras.at if steps and isinstance(batch.extras, ReplayContext) else None
 
 
 def encoded(encoder: eqx.Module, images: PyTree) -> Float[Array, "n width"]:
-    """The features of observations [T, N, ...], some at a time: they are many when learning begins, and one later."""
+    """The features of observations [T, N, ...], in chunks: they are many when learning begins, and one later."""
     rows = trees.flatten_leading(images, 2)
-    few = jax.tree.leaves(rows)[0].shape[0] <= AT_A_TIME
-    return jax.vmap(encoder)(rows) if few else jax.lax.map(encoder, rows, batch_size=AT_A_TIME)  # type: ignore
+    few = jax.tree.leaves(rows)[0].shape[0] <= CHUNK
+    return jax.vmap(encoder)(rows) if few else jax.lax.map(encoder, rows, batch_size=CHUNK)  # type: ignore
