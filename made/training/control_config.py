@@ -144,7 +144,7 @@ class ControlConfig(Trial):
                 f"seed_steps={self.seed_steps} at random the first update would follow action {self.first_update}: "
                 f"nothing would be learned. Take at least {steps} steps, or a smaller --set seed_steps=..."
             )
-        if self.resolved().replay.stack != self.replay.stack:
+        if self.resolved().replay != self.replay:  # of RAD and SAC
             raise ValueError(f"replay.stack is {self.replay.stack} and the task stacks {self.task.stack}: set both.")
         if self.task.pixels:
             rendering.choose()  # an error where nothing can be rendered
