@@ -69,6 +69,10 @@ class ControlConfig(Trial):
     iterations: int = eqx.field(static=True, default=1000)
     every: int = eqx.field(static=True, default=10)
     on_host: ClassVar[bool] = True
+    n_envs: ClassVar[int] = 1  # of each seed
+    pretrain: ClassVar[int] = 0  # updates after the random actions
+    train_every: ClassVar[int] = 1  # actions between updates, whose steps are stored together
+    updates: ClassVar[int] = 1  # after so many actions
 
     def __check_init__(self):
         check_numbers(self, {COUNT: ("batch", "seed_steps", "episodes", "iterations", "every")})
@@ -79,33 +83,26 @@ class ControlConfig(Trial):
         return self.task
 
     @property
-    def n_envs(self) -> int:
-        """Each seed has one environment."""
-        return 1
-
-    @property
     def unroll(self) -> int:
         """Steps of the environment in one iteration, so that frames are counted as everywhere."""
         return self.task.repeat
 
     @property
-    def at_once(self) -> int:
-        """Actions between updates, whose steps are stored together."""
-        return 1
-
-    def due(self, t: int) -> tuple[int, int]:
-        """(updates that follow the t-th action, actions that are new to them)."""
-        return (1, 1) if t > self.seed_steps else (0, 0)
+    def held_seed_steps(self) -> int:
+        """The random actions that the replay still holds at the first update."""
+        return min(self.seed_steps, self.replay.capacity)
 
     @property
     def first_update(self) -> int:
         """The action that is the first to be followed by an update."""
-        return self.seed_steps + 1
+        return self.seed_steps + (0 if self.pretrain else self.train_every)
 
-    @property
-    def held_seed_steps(self) -> int:
-        """The random actions that the replay still holds at the first update."""
-        return min(self.seed_steps, self.replay.capacity)
+    def due(self, t: int) -> tuple[int, int]:
+        """(updates that follow the t-th action, actions that are new to them)."""
+        since = t - self.seed_steps
+        if since <= 0:
+            return (self.pretrain, self.held_seed_steps) if since == 0 else (0, 0)
+        return (self.updates, self.train_every) if since % self.train_every == 0 else (0, 0)
 
     def learner(self, spec: Spec) -> ReplayLearner:
         """The learner for a task with that spec."""
@@ -176,20 +173,6 @@ class DreamerConfig(ControlConfig):
 
     def __check_init__(self):
         check_numbers(self, {COUNT: ("train_every", "updates"), COUNT_OR_NONE: ("pretrain",)})
-
-    @property
-    def at_once(self) -> int:
-        return self.train_every
-
-    @property
-    def first_update(self) -> int:
-        return self.seed_steps + (0 if self.pretrain else self.train_every)
-
-    def due(self, t: int) -> tuple[int, int]:
-        since = t - self.seed_steps
-        if since <= 0:
-            return (self.pretrain, self.held_seed_steps) if since == 0 else (0, 0)
-        return (self.updates, self.train_every) if since % self.train_every == 0 else (0, 0)
 
     def resolved(self) -> "DreamerConfig":
         """The same for Dreamer, where RE3 finds its neighbors in the batch."""

@@ -107,7 +107,7 @@ class ControlLearner:
         indices = jax.tree.unflatten(self.tree, range(len(leaves)))
         self._params, self._replay = Part.of(run.agent.acting_params(indices.agent)), Part.of(indices.replay)
         self._acting = {explore: CompiledOnce(functools.partial(self._act, explore)) for explore in (True, False)}
-        self._storing = {steps: CompiledOnce(self._store, donate_argnums=0) for steps in (1, run.at_once)}
+        self._storing = {steps: CompiledOnce(self._store, donate_argnums=0) for steps in (1, run.train_every)}
         self._introducing = CompiledOnce(self._introduce, static_argnums=1, donate_argnums=0)
         self._updating = CompiledOnce(self._update, static_argnums=4, donate_argnums=(0, 1))
         self._phases: list[Callable] = []  # the same for each kind of update
@@ -119,7 +119,7 @@ class ControlLearner:
         self._copied: list[Any] = [None for _ in self._start_keys]  # parameters on the device that acts
         self._metrics: tuple[str, ...] | None = None  # the names of what an update measures, once it was traced
         self._burst = threading.Lock()
-        self.actor = cpu_device() if run.at_once > 1 and not self.vectorized else None
+        self.actor = cpu_device() if run.train_every > 1 and not self.vectorized else None
         if self.actor is not None:
             self._keys[True] = jax.device_put(act_keys, self.actor)
 
@@ -204,7 +204,7 @@ class ControlLearner:
 
     def _stored(self, i: int, leaves: Leaves, all_steps: bool) -> Leaves:
         """The arrays once steps that wait are in the replay: full chunks, or all of them."""
-        waiting, many = self._waiting[i], self.run.at_once
+        waiting, many = self._waiting[i], self.run.train_every
         while len(waiting) >= many or (all_steps and waiting):
             n = many if len(waiting) >= many else 1
             steps = jax.tree.map(lambda *x: np.concatenate(x, int(self.vectorized)), *waiting[:n])
