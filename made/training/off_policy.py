@@ -93,7 +93,7 @@ class ReplayLearner(eqx.Module):
     def introduce(self, state: ReplayLearnerState, rows: int) -> ReplayLearnerState:
         """Show the bonus the last `rows` steps that were stored, as new ones: once, when learning begins.
 
-        These should be all that are held, lest the bonus be evaluated on steps that it was never shown.
+        These should be all that are stored, or the bonus would be evaluated on steps that it was never shown.
         """
         key, k_draw, k_bonus = jax.random.split(state.key, 3)
         batch = self.sample(state.replay, k_draw, self._new(state.replay, rows))
@@ -143,7 +143,7 @@ class ReplayLearner(eqx.Module):
         return state._replace(replay=replay), jax.tree.map(lambda x: jnp.nanmean(x, 0), metrics)
 
     def update(self, state: ReplayLearnerState, new: Fresh | None = None) -> tuple[ReplayLearnerState, Metrics]:
-        """One update on a batch of the replay. Without `new` steps the batch stands for them."""
+        """One update on a batch of the replay. Without `new` steps the batch takes their place."""
         key, k_draw, k_learn = jax.random.split(state.key, 3)
         batch, k = self.sample(state.replay, k_draw, new), state.k + 1
         parts = (self.agent, self._settled_bonus, self.bonus_coef, (state.agent, state.bonus))
@@ -221,7 +221,7 @@ class ReplayRun(Trial):
     One iteration takes `run.unroll` steps of each of `run.n_envs` environments and then learns `updates` times from
     `batch` windows each; `updates` must divide `run.unroll`. Before the first, `prefill` steps of each environment are
     taken at random. Dreamer v1 has 100 updates after 500 steps of one environment, and 2500 steps at random. The
-    length of a run is told here, not by its `run`.
+    length of a run is set here, not by its `run`.
 
     run = RunConfig(grid, Dreamer(ends=True), RND(), n_envs=8, unroll=100)
     trial = ReplayRun(run, SequenceBuffer(ReplayBuffer(20_000, streams=8)))
@@ -240,7 +240,7 @@ class ReplayRun(Trial):
         check_numbers(self, {COUNT: ("batch", "updates", "iterations", "every", "episodes")})
 
     def fits(self) -> None:
-        """Refuse settings that do not fit each other, once all are known."""
+        """Raise ValueError for settings that do not fit each other, once all are known."""
         run, streams = self.run, self.replay.steps.streams
         if streams != run.n_envs:
             raise ValueError(

@@ -2,11 +2,12 @@
 
 Every observation is stored once; stacks of frames are built when they are sampled.
 
-An episode of L steps shows L + 1 observations, so L + 1 frames are kept: the last one too, the true successor of its
-last step. A naive replay keeps two stacks of three frames for each step, six times as much: 18 GB in place of 3.1 GB
-for 100,000 steps of 100 x 100 pixels.
+An episode of L steps has L + 1 observations, so L + 1 frames are stored, the true successor of its last step included.
+A naive replay stores two stacks of three frames for each step, six times as much: 18 GB instead of 3.1 GB for 100,000
+steps of 100 x 100 pixels.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -19,12 +20,12 @@ from made.core import EpisodeNote, Space, Spec, Transition
 from made.core.config import COUNT, check_numbers
 from made.training import memory
 
-Notes = tuple[EpisodeNote, EpisodeNote]  # of a step, beside its observation and its next one
+Notes = tuple[EpisodeNote, EpisodeNote]  # of a step, on its observation and its next one
 NO_NOTES: Notes = (EpisodeNote(), EpisodeNote())
 
 
 class ReplayBufferState(NamedTuple):
-    """All that is held. N streams, each with room for F frames and C steps; numbers count from the very first on."""
+    """N streams, each with room for F frames and C steps. Numbers count from the very first step of a run."""
 
     frames: PyTree  # [N, F, ...] observations in the order of their stream, each once
     steps: Transition  # [N, C, ...] everything else of a step; its observations are ()
@@ -37,12 +38,12 @@ class ReplayBufferState(NamedTuple):
 
 
 class ReplayBuffer(eqx.Module):
-    """The last `capacity` steps of `streams` environments, drawn evenly.
+    """The last `capacity` steps of `streams` environments, sampled uniformly.
 
-    `stack` is how many frames an observation is made of: an image [h, w, stack * c] is kept as its last c channels, and
-    stacked again from those of its episode, the first one repeated where it has just begun. Vectors are kept as they
-    are. There is room for the extra frames of episodes that are `shortest` steps long on average; where they are
-    shorter, fewer than `capacity` steps are held.
+    `stack` is how many frames an observation is made of: an image [h, w, stack * c] is stored as its last c channels,
+    and stacked again from those of its episode, the first one repeated at the start. Vectors are stored as they are.
+    There is room for the extra frames of episodes that are `shortest` steps long on average; if they are shorter, fewer
+    than `capacity` steps are stored.
 
     >>> pixels = Spec(Space((100, 100, 9), jnp.uint8), Space((1,), jnp.float32, None, -1.0, 1.0))
     >>> round(ReplayBuffer(100_000, stack=3).size_of(pixels) / 1e9, 2)
@@ -111,15 +112,16 @@ class ReplayBuffer(eqx.Module):
     def add(self, state: ReplayBufferState, step: Transition) -> ReplayBufferState:
         """Store one step of every stream, leaves [N, ...]; next_obs is the true successor, also where an episode ends.
 
-        Images may be given as stacks or as their last frames alone. That of `obs` is written again where the episode
-        goes on: it is the one that is there.
+        Images may be given as stacks or as their last frames alone. Within an episode that of `obs` is written again.
         """
         (c, f), each = self.room, np.arange(self.streams)
         at, slot = state.written - 1 + state.begins, state.taken % c
-        frames = state.frames
-        for obs, where in ((step.obs, at), (step.next_obs, at + 1)):
-            store = lambda kept, x, where=where: kept.at[each, where % f].set(last_frame(x, kept))  # noqa: E731
-            frames = jax.tree.map(store, frames, obs)
+
+        def store(where: Array, kept: Array, x: Array) -> Array:
+            return kept.at[each, where % f].set(x[..., -kept.shape[-1] :] if kept.ndim == 5 else x)
+
+        frames = jax.tree.map(functools.partial(store, at), state.frames, step.obs)
+        frames = jax.tree.map(functools.partial(store, at + 1), frames, step.next_obs)
         rest = step._replace(obs=(), next_obs=(), extras=())
         before = state.age[:, (state.taken - 1) % c]
         after = state._replace(
@@ -134,7 +136,7 @@ class ReplayBuffer(eqx.Module):
         return after._replace(first=self._oldest(after))
 
     def _oldest(self, state: ReplayBufferState) -> Int[Array, " N"]:
-        """The oldest step that can be drawn after `add`, which wrote over the frames of at most 2 * stack steps."""
+        """The oldest step that can be sampled after `add`, which wrote over the frames of at most 2 * stack steps."""
         c, f = self.room
         first = jnp.maximum(state.first, state.taken - c)
         number = first[:, None] + np.arange(2 * self.stack, dtype=np.int32)
@@ -144,11 +146,11 @@ class ReplayBuffer(eqx.Module):
         return (first + lost).astype(np.int32)
 
     def size(self, state: ReplayBufferState, window: Int[Array, ""] | int | None = None) -> Int[Array, ""]:
-        """How many steps can be drawn, of the last `window` where that is given."""
+        """How many steps can be sampled, of the last `window` if given."""
         return self._held(state, window).sum()
 
     def _held(self, state: ReplayBufferState, window: Any) -> Any:
-        """The same of each stream. A window is shared out evenly, one step a stream at least."""
+        """The same of each stream. A window is divided evenly, one step a stream at least."""
         held = state.taken - state.first
         return held if window is None else jnp.minimum(held, jnp.maximum(window // self.streams, 1))
 
@@ -178,7 +180,7 @@ class ReplayBuffer(eqx.Module):
         return stream, state.taken - 1 - back
 
     def latest(self, state: ReplayBufferState, rows: int) -> Transition:
-        """The last `rows` steps of every stream, oldest first, leaves [rows, N, ...]. So many must be held."""
+        """The last `rows` steps of every stream, oldest first, leaves [rows, N, ...]. So many must be stored."""
         shape = rows, self.streams
         number = jnp.broadcast_to(state.taken - rows + jnp.arange(rows)[:, None], shape)
         stream = jnp.broadcast_to(jnp.arange(self.streams), shape)
@@ -211,11 +213,6 @@ class ReplayBuffer(eqx.Module):
         return jax.tree.map(lambda x: x[stream, slot], state.steps)._replace(obs=obs, next_obs=after)
 
 
-def last_frame(obs: Any, kept: Any) -> Any:
-    """The last of the frames that an observation is made of, as wide as those that are kept."""
-    return obs[..., -kept.shape[-1] :] if kept.ndim == 5 else obs
-
-
 def _stacked(shape: tuple[int, ...], stack: int) -> bool:
     return stack > 1 and len(shape) == 3
 
@@ -228,11 +225,10 @@ class SequenceBufferState(NamedTuple):
 
 
 class SequenceBuffer(eqx.Module):
-    """Windows of `length` steps, drawn evenly from all that `steps` holds.
+    """Windows of `length` steps, sampled uniformly from all that `steps` stores.
 
-    `whole` windows lie within one episode, as in Dreamer v1; while no episode is long enough, windows are drawn as if
-    it were not set. Without it a window may hold the ends of episodes, which tasks with short ones need. The room for
-    frames follows from `steps.shortest`.
+    `whole` windows lie within one episode, as in Dreamer v1; while no episode is long enough, windows are sampled as if
+    it were not set. Without it a window may cross the ends of episodes, which tasks with short ones need.
 
     >>> pixels = Spec(Space((64, 64, 3), jnp.uint8), Space((1,), jnp.float32, None, -1.0, 1.0))
     >>> round(SequenceBuffer(ReplayBuffer(250_000, shortest=500)).size_of(pixels) / 1e9, 2)
@@ -254,7 +250,7 @@ class SequenceBuffer(eqx.Module):
 
     @property
     def capacity(self) -> int:
-        """Steps that are held."""
+        """Steps that are stored."""
         return self.steps.capacity
 
     def size_of(self, spec: Spec, notes: Notes = NO_NOTES) -> int:
@@ -285,7 +281,7 @@ class SequenceBuffer(eqx.Module):
         return jnp.where(within.any(), within, held)
 
     def size(self, state: SequenceBufferState) -> Int[Array, ""]:
-        """How many windows can be drawn."""
+        """How many windows can be sampled."""
         return self.last_steps(state).sum()
 
     def take(self, state: SequenceBufferState, index: Any) -> Transition:
@@ -299,7 +295,7 @@ class SequenceBuffer(eqx.Module):
         return self.steps.read(state.steps, jnp.broadcast_to(stream, number.shape), number)
 
     def sample(self, state: SequenceBufferState, n: int, key: Key[Array, ""]) -> tuple[Transition, None]:
-        """n windows sampled uniformly with replacement, leaves [T, n, ...]. At least `length` steps must be held.
+        """n windows sampled uniformly with replacement, leaves [T, n, ...]. At least `length` steps must be stored.
 
         They have no indices, because no bonus caches features of them.
         """

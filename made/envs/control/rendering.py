@@ -140,12 +140,12 @@ def advice() -> str:
 def prepare() -> None:
     """Before dm_control is first imported: set MUJOCO_GL to what works, or to off, unless it is set.
 
-    Left to itself dm_control takes GLFW, which without a screen imports with a warning and fails at the first picture.
+    Left to itself dm_control takes GLFW, which without a screen imports with a warning and fails at the first frame.
     It chooses when its `_render` is imported, which `import dm_control` alone does not do.
     """
     if "dm_control._render" in sys.modules or not installed():
         return
-    # In small letters, as dm_control wants it; where nothing works off, for states need no pictures.
+    # In small letters, as dm_control wants it; where nothing works off, for states need no frames.
     os.environ["MUJOCO_GL"] = asked_for(*ON) or first_that_works(candidates()) or "off"
     # dm_control sets it to what goes with MUJOCO_GL and refuses to be imported with another, so MUJOCO_GL decides: as
     # in the processes that try it, or `made doctor` would find that all is well where training cannot begin.

@@ -15,14 +15,14 @@ from made.envs.control import rendering
 
 
 class Sparse(NamedTuple):
-    """A task of the suite, and the least reward that is paid."""
+    """A task of the suite, and the threshold of its reward."""
 
     domain: str
     task: str
     least: float
 
 
-# cheetah: dense r = clip(speed / 10, 0, 1), so that nothing is paid below a speed of 2.5.
+# cheetah: dense r = clip(speed / 10, 0, 1), so the reward is 0 below a speed of 2.5.
 # walker: dense r = stand (5 move + 1) / 6; the threshold is on that whole product.
 SPARSE: dict[str, Sparse] = {
     "cheetah_run_sparse": Sparse("cheetah", "run", 0.25),
@@ -32,7 +32,7 @@ SPARSE: dict[str, Sparse] = {
 
 
 class Thresholded:
-    """A task of the suite that pays r where r >= least and 0 elsewhere; all else is the wrapped task's."""
+    """A task of the suite whose reward is r where r >= least and else 0; all else is the wrapped task's."""
 
     def __init__(self, task: Any, least: float):
         self._task, self.least = task, least
@@ -45,14 +45,14 @@ class Thresholded:
         return getattr(self._task, name)
 
 
-EPISODE = 1000  # environment steps: dm_control's clock in every task that has one
+EPISODE = 1000  # environment steps: dm_control's time limit in every task that has one
 COLORS = 3
 
 
 class Control(eqx.Module):
     """A task of the DeepMind Control suite, or one of `made.envs.control.tasks`, with its settings.
 
-    An action is held for `repeat` steps, whose rewards are summed. A picture has `size` by `size` pixels and an
+    An action is held for `repeat` steps, whose rewards are summed. A frame has `size` by `size` pixels and an
     observation the last `stack` of them, newest last. The defaults are those of the paper's release (Appendix B.4).
     `pixels=False` shows the state as one vector. `low_res_shadows=True` renders a coarser shadow map: twice as fast
     without a GPU, and few pixels differ.
@@ -85,7 +85,7 @@ class Control(eqx.Module):
 
     @property
     def frame(self) -> tuple[int, int, int]:
-        """The shape of one picture."""
+        """The shape of one frame."""
         return (self.size, self.size, COLORS)
 
     def first_obs(self, frame: np.ndarray) -> np.ndarray:
@@ -97,7 +97,7 @@ class Control(eqx.Module):
         return np.concatenate([obs[..., COLORS:], frame], axis=-1) if self.pixels else frame
 
     def spec(self, actions: int, numbers: int = 0) -> Spec:
-        """What an agent may know: `actions` entries in [-1, 1], and pictures or a state of so many numbers."""
+        """What an agent may know: `actions` entries in [-1, 1], and frames or a state of so many numbers."""
         shape = (self.size, self.size, COLORS * self.stack)
         obs = Space(shape, jnp.dtype("uint8"), None, 0.0, 255.0) if self.pixels else Space((numbers,), jnp.float32)
         return Spec(obs, Space((actions,), jnp.float32, None, -1.0, 1.0), horizon=self.horizon)
@@ -143,7 +143,7 @@ def suite_names() -> dict[str, tuple[str, str]]:
 
 
 def check_name(name: str, suite: dict[str, tuple[str, str]]) -> None:
-    """Refuse a name that is neither the suite's nor ours; of a domain that is there, say which tasks it has."""
+    """Raise ValueError for a name that is neither the suite's nor ours; for a known domain, list its tasks."""
     if name in suite or name in SPARSE:
         return
     domains = sorted({domain for domain, _ in suite.values()}, key=len, reverse=True)  # humanoid_CMU before humanoid
