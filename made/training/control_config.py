@@ -1,6 +1,7 @@
 """A run on a task of DeepMind Control: RAD or Dreamer from pixels, SAC from states, with a bonus."""
 
 import dataclasses
+from operator import attrgetter
 from typing import ClassVar
 
 import equinox as eqx
@@ -73,19 +74,12 @@ class ControlConfig(Trial):
     pretrain: ClassVar[int] = 0  # updates after the random actions
     train_every: ClassVar[int] = 1  # actions between updates, whose steps are stored together
     updates: ClassVar[int] = 1  # after so many actions
+    # Under the names that other runs have. Frames are steps of the environment everywhere.
+    env = property(attrgetter("task"))
+    unroll = property(attrgetter("task.repeat"))
 
     def __check_init__(self):
         check_numbers(self, {COUNT: ("batch", "seed_steps", "episodes", "iterations", "every")})
-
-    @property
-    def env(self) -> Control:
-        """The task, as other runs call it."""
-        return self.task
-
-    @property
-    def unroll(self) -> int:
-        """Steps of the environment in one iteration, so that frames are counted as everywhere."""
-        return self.task.repeat
 
     @property
     def held_seed_steps(self) -> int:

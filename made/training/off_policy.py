@@ -5,6 +5,7 @@ the agent. Only the batch differs: it is sampled from the buffer, and its bonus 
 """
 
 import dataclasses
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -201,18 +202,10 @@ class ReplayRunState(NamedTuple):
     replay: SequenceBufferState
     k: Int[Array, ""]
 
-    @property
-    def env(self) -> Environment:
-        """The environment as it was settled, and below what acts in it, as the state of any other run has them."""
-        return self.run.env
-
-    @property
-    def agent(self) -> PyTree:
-        return self.run.agent
-
-    @property
-    def bonus(self) -> PyTree:
-        return self.run.bonus
+    # Under the names that states of other runs have.
+    env = property(attrgetter("run.env"))
+    agent = property(attrgetter("run.agent"))
+    bonus = property(attrgetter("run.bonus"))
 
 
 class ReplayRun(Trial):
@@ -235,6 +228,13 @@ class ReplayRun(Trial):
     iterations: int = eqx.field(static=True, default=1000)
     every: int = eqx.field(static=True, default=10)
     episodes: int = eqx.field(static=True, default=32)  # of one evaluation
+    # Under the names that other runs have.
+    env = property(attrgetter("run.env"))
+    agent = property(attrgetter("run.agent"))
+    bonus = property(attrgetter("run.bonus"))
+    bonus_coef = property(attrgetter("run.bonus_coef"))
+    n_envs = property(attrgetter("run.n_envs"))
+    unroll = property(attrgetter("run.unroll"))
 
     def __check_init__(self):
         check_numbers(self, {COUNT: ("batch", "updates", "iterations", "every", "episodes")})
@@ -258,35 +258,10 @@ class ReplayRun(Trial):
                 "taken at random: raise prefill, or draw shorter windows."
             )
 
-    @property
-    def env(self) -> Environment:
-        """What other runs have as fields of their own, here and below."""
-        return self.run.env
-
-    @property
-    def agent(self) -> Agent:
-        return self.run.agent
-
-    @property
-    def bonus(self) -> Bonus:
-        return self.run.bonus
-
-    @property
-    def bonus_coef(self) -> Schedule:
-        return self.run.bonus_coef
-
-    @property
-    def n_envs(self) -> int:
-        return self.run.n_envs
-
-    @property
-    def unroll(self) -> int:
-        return self.run.unroll
-
     def learner(self, env: Environment) -> ReplayLearner:
         """The learner of this run."""
-        spec = env.spec._replace(goal=self.run.bonus.memory.goal(env.spec))
-        return ReplayLearner(spec, self.run.agent, self.run.bonus, self.run.bonus_coef, self.replay, self.batch)
+        spec = env.spec._replace(goal=self.bonus.memory.goal(env.spec))
+        return ReplayLearner(spec, self.agent, self.bonus, self.bonus_coef, self.replay, self.batch)
 
     def start(self, key: Key[Array, ""]) -> ReplayRunState:
         self.fits()
