@@ -8,6 +8,7 @@ steps of 100 x 100 pixels.
 """
 
 import functools
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -238,6 +239,7 @@ class SequenceBuffer(eqx.Module):
     steps: ReplayBuffer = ReplayBuffer(250_000, shortest=500)
     length: int = eqx.field(static=True, default=50)
     whole: bool = eqx.field(static=True, default=True)
+    capacity = property(attrgetter("steps.capacity"))
 
     def __check_init__(self):
         check_numbers(self, {COUNT: ("length",)})
@@ -247,11 +249,6 @@ class SequenceBuffer(eqx.Module):
                 f"length={self.length} and {self.steps.room[0]} steps a stream: raise the capacity of its steps, or "
                 "draw shorter windows."
             )
-
-    @property
-    def capacity(self) -> int:
-        """Steps that are stored."""
-        return self.steps.capacity
 
     def size_of(self, spec: Spec, notes: Notes = NO_NOTES) -> int:
         """Bytes that it takes, known before anything is allocated."""

@@ -79,7 +79,7 @@ def serve(pipe: Any, work: WorkerSpec) -> None:
         try:
             worker = Worker(work)
         except ValueError as error:  # settings that the task does not take
-            pipe.send(error)
+            pipe.send(ValueError(str(error)))
             return
         pipe.send((worker.simulations[0].spec, worker.unshared))
         while True:
@@ -133,9 +133,8 @@ class WorkerPool:
     """One environment for each seed, spread over `processes`: by default as many as cores, at least one for each part.
 
     An episode that ends is followed by the next one in the same step. `obs` is what the policy sees now, stacked
-    [N, h, w, 3 stack], or the states [N, d]; `spec` is what an agent may know of one environment. The environments of
-    each of `parts`, which are of one size and in the order of the seeds, share no process with others. The processes
-    end with this object, with its process, or by `close`.
+    [N, h, w, 3 stack], or the states [N, d]. Parts are of one size, in the order of the seeds, and share no process.
+    The processes end with this object, with its process, or by `close`.
     """
 
     def __init__(self, control: Control, seeds: Sequence[int], processes: int | None = None, *, parts: int = 1):
