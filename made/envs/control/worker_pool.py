@@ -6,8 +6,8 @@
         step = workers.receive()
 
 Environment i is the same to the bit whatever the number of processes and their timing, and `receive` returns all of
-them in the order of the seeds. With `parts=2` the first half of the environments and the second can be stepped
-independently, by `send(actions, 0)` and `receive(0)`, also from different threads.
+them in the order of the seeds. With `parts=2` the first half of the environments and the second are stepped
+independently, by `send(actions, 0)` and `send(actions, 1)`, also from different threads.
 """
 
 import math
@@ -168,7 +168,7 @@ class WorkerPool:
             self._pipes.append(ours)
             self._processes.append(process)
         self._sent: set[int] = set()  # the processes whose replies to actions were not received yet
-        replies = self._replies()
+        replies = self._replies(range(count))
         self.spec: Spec = replies[0][0]
         self._begin(replies)
 
@@ -184,13 +184,10 @@ class WorkerPool:
             return np.concatenate([frames for _, frames in replies], 1)
         return self._frames[:, place].copy()
 
-    def _who(self, part: int | None) -> range:
-        return range(len(self._places)) if part is None else self._of_part[part]
-
-    def place(self, part: int | None = None) -> slice:
-        """Which environments a part has; without one, all."""
-        who = self._who(part)
-        return slice(self._places[who[0]].start, self._places[who[-1]].stop)
+    def place(self, part: int = 0) -> slice:
+        """Which environments a part has."""
+        n = self.n_envs // len(self._of_part)
+        return slice(part * n, (part + 1) * n)
 
     @property
     def obs(self) -> Shaped[np.ndarray, "N ..."]:
@@ -213,8 +210,8 @@ class WorkerPool:
         self._begin(self._ask("reset", None if seeds is None else [int(seed) for seed in seeds]))
         return self.obs
 
-    def send(self, actions: Shaped[np.ndarray, "n A"], part: int | None = None) -> None:
-        """Let every environment, or those of a part, take its action; returns at once."""
+    def send(self, actions: Shaped[np.ndarray, "n A"], part: int = 0) -> None:
+        """Let every environment of a part take its action; returns at once."""
         place = self.place(part)
         self._check_idle("send", part)
         actions, wanted = np.asarray(actions), (place.stop - place.start, *self.spec.action.shape)
@@ -222,26 +219,22 @@ class WorkerPool:
             raise ValueError(
                 f"{self.control.task} takes finite actions {list(wanted)}, got {list(actions.shape)}: {actions}."
             )
-        for i in self._who(part):
+        for i in self._of_part[part]:
             self._send(i, "step", actions[self._places[i].start - place.start : self._places[i].stop - place.start])
             self._sent.add(i)
 
-    def receive(self, part: int | None = None) -> VectorStep:
-        """The results of the actions sent before, to all or to a part; waits until they are done."""
-        who, place = self._who(part), self.place(part)
+    def receive(self, part: int = 0) -> VectorStep:
+        """The results of the actions sent to a part; waits until they are done."""
+        who = self._of_part[part]
         if not self._sent.issuperset(who):
             raise ValueError("WorkerPool.receive was called before send: send actions once for each receive.")
         replies = self._replies(who)
         self._sent.difference_update(who)
         reward, terminated, truncated, total = np.concatenate([numbers for numbers, _ in replies], axis=1)
-        frame, seen = self._seen(replies, place)
+        frame, seen = self._seen(replies, self.place(part))
         ended = (terminated + truncated) > 0
-        now = self.control.next_obs(self.obs if part is None else self._obs[part], seen)
-        now[ended] = self.control.first_obs(seen[ended])
-        if part is None:
-            self._observe(now)
-        else:
-            self._obs[part] = now
+        self._obs[part] = self.control.next_obs(self._obs[part], seen)
+        self._obs[part][ended] = self.control.first_obs(seen[ended])
         return VectorStep(frame, seen, reward.astype(np.float32), terminated > 0, truncated > 0, total)
 
     def step(self, actions: Shaped[np.ndarray, "N A"]) -> VectorStep:
@@ -283,14 +276,15 @@ class WorkerPool:
             raise self._failure
         if not self._finish.alive:
             raise ValueError(f"WorkerPool.{what} was called after close: make a new one.")
-        if not self._sent.isdisjoint(self._who(part)):
+        waiting = self._sent if part is None else self._sent.intersection(self._of_part[part])
+        if waiting:
             raise ValueError(f"WorkerPool.{what} was called between send and receive: receive first.")
 
     def _ask(self, command: str, rows: list | None = None) -> list[tuple]:
         """The replies of all processes to a command, each with the rows of its environments."""
         for i, place in enumerate(self._places):
             self._send(i, command, None if rows is None else rows[place])
-        return self._replies()
+        return self._replies(range(len(self._places)))
 
     def _send(self, i: int, command: str, argument: Any) -> None:
         try:
@@ -298,9 +292,9 @@ class WorkerPool:
         except OSError:
             self._lost(i)
 
-    def _replies(self, who: Sequence[int] | None = None) -> list[tuple]:
-        """One reply of each process, in their order, whichever is done first."""
-        return [self._reply(i) for i in (self._who(None) if who is None else who)]
+    def _replies(self, who: Sequence[int]) -> list[tuple]:
+        """One reply of each of those processes, in their order, whichever is done first."""
+        return [self._reply(i) for i in who]
 
     def _reply(self, i: int) -> tuple:
         try:
