@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Key, PyTree
+from jaxtyping import Array, Int, Key, PyTree
 
 from made.agents.uniform import Uniform
 from made.bonuses.replay_data import DRAWS, LastFrame, needs_new, recent_window, settle
@@ -43,6 +43,9 @@ class ReplayLearnerState(NamedTuple):
     replay: Any  # of a ReplayBuffer or a SequenceBuffer
     k: Int[Array, ""]  # updates done
     key: Key[Array, ""]
+
+
+Updated = tuple[ReplayLearnerState, Metrics]
 
 
 class ReplayLearner(eqx.Module):
@@ -101,9 +104,7 @@ class ReplayLearner(eqx.Module):
         bonus, _ = self._settled_bonus.update(state.bonus, batch, k_bonus)
         return state._replace(bonus=bonus, key=key)
 
-    def advance(
-        self, state: ReplayLearnerState, steps: Transition, updates: int = 1
-    ) -> tuple[ReplayLearnerState, Metrics]:
+    def advance(self, state: ReplayLearnerState, steps: Transition, updates: int = 1) -> Updated:
         """Store new steps, leaves [T, N, ...], then learn `updates` times; the metrics are means.
 
         All T steps are stored first. Each update takes an equal part of them as new, so `updates` must divide T.
@@ -112,9 +113,7 @@ class ReplayLearner(eqx.Module):
         state, new = state._replace(replay=replay), self._new(replay, len(steps.reward), steps)
         return self.update(state, new) if updates == 1 else self._scan(state, split_over_updates(new, updates), updates)
 
-    def study(
-        self, state: ReplayLearnerState, updates: int, rows: int = 0, i: Any = None
-    ) -> tuple[ReplayLearnerState, Metrics]:
+    def study(self, state: ReplayLearnerState, updates: int, rows: int = 0, i: Any = None) -> Updated:
         """Learn `updates` times from what is stored; the metrics are means.
 
         Each update takes an equal part of the last `rows` steps as new, so `updates` must divide them. None are needed
@@ -132,18 +131,18 @@ class ReplayLearner(eqx.Module):
         indices = buffer.indices(held, rows) if buffer is self.replay else None
         return buffer.latest(held, rows) if steps is None else steps, indices
 
-    def _scan(self, state: ReplayLearnerState, new: Fresh | None, updates: int) -> tuple[ReplayLearnerState, Metrics]:
+    def _scan(self, state: ReplayLearnerState, new: Fresh | None, updates: int) -> Updated:
         """So many updates, each with its part of the new steps."""
         replay = state.replay  # only read, so the loop does not carry it
 
-        def body(state: ReplayLearnerState, new: Fresh | None) -> tuple[ReplayLearnerState, Metrics]:
+        def body(state: ReplayLearnerState, new: Fresh | None) -> Updated:
             state, metrics = self.update(state._replace(replay=replay), new)
             return state._replace(replay=None), metrics
 
         state, metrics = jax.lax.scan(body, state._replace(replay=None), new, updates)
         return state._replace(replay=replay), jax.tree.map(lambda x: jnp.nanmean(x, 0), metrics)
 
-    def update(self, state: ReplayLearnerState, new: Fresh | None = None) -> tuple[ReplayLearnerState, Metrics]:
+    def update(self, state: ReplayLearnerState, new: Fresh | None = None) -> Updated:
         """One update on a batch of the replay. Without `new` steps the batch takes their place."""
         key, k_draw, k_learn = jax.random.split(state.key, 3)
         batch, k = self.sample(state.replay, k_draw, new), state.k + 1
@@ -162,13 +161,7 @@ class ReplayLearner(eqx.Module):
         return batch._replace(extras=ReplayContext((new or (batch,))[0], recent, at, new[1] if new else None))
 
     def act(
-        self,
-        params: PyTree,
-        carry: PyTree,
-        began: Bool[Array, " N"],
-        obs: PyTree,
-        key: Key[Array, ""],
-        explore: bool = True,
+        self, params: PyTree, carry: PyTree, began: Array, obs: PyTree, key: Key[Array, ""], explore: bool = True
     ) -> tuple[PyTree, Array]:
         """(carries, actions) for observations [N, ...]. The carry is blank where an episode has just begun.
 

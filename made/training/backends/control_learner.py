@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PyTree, Shaped
+from jaxtyping import Array, PyTree
 
 from made.bonuses.replay_data import needs_new
 from made.core import Spec, Transition
@@ -28,6 +28,8 @@ _JUDGED = 0x6A756467  # sets the keys of evaluations apart from those of trainin
 _compiling = threading.Lock()
 
 Leaves = list[Array]
+Updated = tuple[Leaves, MetricSums]
+States = tuple[ReplayLearnerState, ...]  # one of all seeds, or one a seed
 
 
 class CompiledOnce:
@@ -127,11 +129,11 @@ class ControlLearner:
         """What belongs to all seeds [L, ...], as one part or one a seed."""
         return [x] if self.vectorized else [x[i] for i in range(len(self.seeds))]
 
-    def like(self) -> tuple[ReplayLearnerState, ...]:
+    def like(self) -> States:
         """The shapes of the states."""
         return tuple(jax.eval_shape(self._many(self.learner.start), key) for key in self._start_keys)
 
-    def start(self) -> tuple[ReplayLearnerState, ...]:
+    def start(self) -> States:
         """Nothing seen yet."""
         return tuple(jax.tree.map(compiled_envs.strip_weak_type, self._start(key)) for key in self._start_keys)
 
@@ -140,9 +142,7 @@ class ControlLearner:
         self._waiting, self._copied = [[] for _ in learners], [None for _ in learners]
         return [jax.tree.leaves(one) for one in learners]
 
-    def close(
-        self, learners: list[Leaves], sums: list[Any], t: int
-    ) -> tuple[tuple[ReplayLearnerState, ...], dict[str, Any], np.ndarray]:
+    def close(self, learners: list[Leaves], sums: list[Any], t: int) -> tuple[States, dict[str, Any], np.ndarray]:
         """The states at the end of a log interval, its metrics [L], and where something was not finite [L]."""
         states = [jax.tree.unflatten(self.tree, self._stored(i, one, all_steps=True)) for i, one in enumerate(learners)]
         if sums[0] is None:  # nothing was learned yet
@@ -165,8 +165,8 @@ class ControlLearner:
         i: int,
         leaves: Leaves,
         carry: PyTree,
-        began: Bool[np.ndarray, " n"],
-        obs: Shaped[np.ndarray, "n ..."],
+        began: np.ndarray,
+        obs: np.ndarray,
         *when: int,
         explore: bool = True,
     ) -> tuple[PyTree, Array]:
@@ -265,21 +265,15 @@ class ControlLearner:
         introduce = lambda state: self.learner.introduce(state, rows)  # noqa: E731
         return jax.tree.leaves(self._many(introduce)(jax.tree.unflatten(self.tree, leaves)))
 
-    def _update(
-        self, leaves: Leaves, sums: MetricSums, step: Transition, t: Array, kind: int | None
-    ) -> tuple[Leaves, MetricSums]:
+    def _update(self, leaves: Leaves, sums: MetricSums, step: Transition, t: Array, kind: int | None) -> Updated:
         learner = self.learner if kind is None else self.learner.kinds[kind]
         return self._learned(learner.advance, leaves, sums, t, step)
 
-    def _study(
-        self, leaves: Leaves, sums: MetricSums, t: Array, i: Array | None, updates: int, rows: int
-    ) -> tuple[Leaves, MetricSums]:
+    def _study(self, leaves: Leaves, sums: MetricSums, t: Array, i: Array | None, updates: int, rows: int) -> Updated:
         """All of so many updates, or the i-th of them."""
         return self._learned(lambda state: self.learner.study(state, updates, rows, i), leaves, sums, t)
 
-    def _learned(
-        self, update: Callable, leaves: Leaves, sums: MetricSums, t: Array, *given: Any
-    ) -> tuple[Leaves, MetricSums]:
+    def _learned(self, update: Callable, leaves: Leaves, sums: MetricSums, t: Array, *given: Any) -> Updated:
         state, measured = self._many(update)(jax.tree.unflatten(self.tree, leaves), *given)
         return jax.tree.leaves(state), self._many(compiled_envs.accumulate, (0, 0, None))(sums, measured, t)
 
