@@ -161,14 +161,7 @@ class ControlLearner:
         return tuple(jax.tree.map(jnp.array, blank) for _ in self._start_keys)
 
     def act(
-        self,
-        i: int,
-        leaves: Leaves,
-        carry: PyTree,
-        began: np.ndarray,
-        obs: np.ndarray,
-        *when: int,
-        explore: bool = True,
+        self, i: int, leaves: Leaves, carry: Any, began: np.ndarray, obs: np.ndarray, *when: int, explore: bool = True
     ) -> tuple[PyTree, Array]:
         """(carry, actions) for what the environments of the i-th state show.
 
