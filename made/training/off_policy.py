@@ -30,7 +30,6 @@ from made.training.on_policy import (
     update_probes,
 )
 from made.training.replay import ReplayBuffer, SequenceBuffer, SequenceBufferState, single_steps
-from made.training.rollout import rollout
 
 Fresh = tuple[Transition, Array | None]  # new steps [T, N, ...], and their indices in the replay
 
@@ -262,11 +261,9 @@ class ReplayRun(Trial):
         state = start(dataclasses.replace(self.run, bonus=settle(self.run.bonus)), k_run)
         note = trees.index(state.streams.note, 0)
         replay = self.replay.init(state.env.spec, (note, note))
-        random = RandomPolicy(self.run.agent)
-        rolled = rollout(
-            state.env, random, self.run.bonus, random.init(k_random, state.env.spec), state.bonus, state.streams,
-            self.prefill, k_roll, reserve=state.reserve,
-        )  # fmt: skip
+        prefill = dataclasses.replace(self.run, agent=RandomPolicy(self.run.agent), unroll=self.prefill)
+        random = prefill.agent.init(k_random, state.env.spec)
+        rolled = collect(prefill, state._replace(agent=random), k_roll)
         replay = self.learner(state.env).store(replay, rolled.batch)
         state = state._replace(streams=rolled.streams, reserve=rolled.reserve)
         return ReplayRunState(state, replay, jnp.zeros((), jnp.int32))
