@@ -12,7 +12,7 @@ from made.agents.dreamer.network import SIDE
 from made.agents.registry import make_agent, setting_of
 from made.agents.sac import RAD
 from made.bonuses.re3 import RE3
-from made.bonuses.registry import RE3_MEMORY, from_elsewhere, make_bonus
+from made.bonuses.registry import RE3_MEMORY, list_bonuses, make_bonus
 from made.bonuses.replay_data import needs_new
 from made.core import Bonus, Spec
 from made.core.config import COUNT, COUNT_OR_NONE, check_numbers
@@ -209,7 +209,7 @@ def control_config(env: str, agent: str, bonus: str, bonus_coef: Schedule | None
             f"{agent} does not act in control tasks: take rad or dreamer, from pixels, or sac, from states."
         )
     intrinsic = make_bonus(bonus, setting, pixels=pixels)
-    if bonus_coef is None and from_elsewhere(bonus):
+    if bonus_coef is None and bonus not in list_bonuses(installed=False):
         raise ValueError(
             f"No bonus coefficient is known for {bonus} on control tasks: pass one, such as --bonus-coef 0.05."
         )

@@ -26,7 +26,6 @@ from made.training.on_policy import (
     episode_metrics,
     learn,
     renew_slots,
-    start,
     update_probes,
 )
 from made.training.replay import ReplayBuffer, SequenceBuffer, SequenceBufferState, single_steps
@@ -258,7 +257,7 @@ class ReplayRun(Trial):
     def start(self, key: Key[Array, ""]) -> ReplayRunState:
         self.fits()
         k_run, k_random, k_roll = jax.random.split(key, 3)
-        state = start(dataclasses.replace(self.run, bonus=settle(self.run.bonus)), k_run)
+        state = dataclasses.replace(self.run, bonus=settle(self.run.bonus)).start(k_run)
         note = trees.index(state.streams.note, 0)
         replay = self.replay.init(state.env.spec, (note, note))
         prefill = dataclasses.replace(self.run, agent=RandomPolicy(self.run.agent), unroll=self.prefill)
