@@ -19,15 +19,7 @@ from made.core import Agent, Bonus, Environment, Metrics, ReplayContext, Spec, T
 from made.core.config import COUNT, check_numbers
 from made.core.schedules import Constant, Schedule
 from made.core.trial import Trial
-from made.training.on_policy import (
-    RunConfig,
-    RunState,
-    collect,
-    episode_metrics,
-    learn,
-    renew_slots,
-    update_probes,
-)
+from made.training.on_policy import RunConfig, RunState, collect, episode_metrics, learn, renew_slots, update_probes
 from made.training.replay import ReplayBuffer, SequenceBuffer, SequenceBufferState, single_steps
 
 Fresh = tuple[Transition, Array | None]  # new steps [T, N, ...], and their indices in the replay
