@@ -376,7 +376,7 @@ def test_neighbours_may_be_found_by_the_encoder_of_the_release():
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(ValueError, match="batch=0"):
+    with pytest.raises(ValueError, match="at least 1 as batch, got 0"):
         ReplayLearner(STATE, SAC, BONUS, batch=0)
     with pytest.raises(ValueError, match="Did you mean 'made-released'"):
         make_bonus("made-release", "off_policy")

@@ -81,9 +81,8 @@ class ControlBackend(Backend):
         """One environment for each seed, started where there are none."""
         if self._training is None:
             with self._close_on_error():
-                self._training = WorkerPool(
-                    self.task, self.plan.seeds, parts=len(self.plan.seeds) if self.task.pixels else 1
-                )
+                parts = len(self.plan.seeds) if self.task.pixels else 1
+                self._training = WorkerPool(self.task, self.plan.seeds, parts=parts)
         return self._training  # type: ignore
 
     def close(self) -> None:
