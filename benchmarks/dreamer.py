@@ -24,10 +24,9 @@ from made.core import Space, Spec
 from made.core.schedules import Constant
 from made.envs.control import rendering
 from made.training.backends import TrainPlan, control_tasks
-from made.training.control_config import DreamerConfig, dreamer_config
+from made.training.control_config import DreamerConfig, control_config
 from made.training.off_policy import ReplayLearner, ReplayLearnerState
-from made.training.replay import ReplayBuffer
-from made.training.sequence_buffer import SequenceBuffer, SequenceBufferState
+from made.training.replay import ReplayBuffer, SequenceBuffer, SequenceBufferState
 
 TASK = "pendulum_swingup"
 BONUSES = ("made", "none", "re3", "made-released")
@@ -107,7 +106,7 @@ def update_seconds(learner: ReplayLearner, updates: int, repeats: int = 3) -> fl
     on_cpu = jax.default_backend() == "cpu"  # there one a call, as in training
     options, calls = ({"xla_backend_optimization_level": 1}, updates) if on_cpu else (None, 1)
     state = jax.jit(lambda: filled(learner, jax.random.key(0)))()
-    call = lambda state: learner.study_one(state, 0, updates) if on_cpu else learner.study(state, updates)  # noqa: E731
+    call = lambda state: learner.study(state, updates, i=0 if on_cpu else None)  # noqa: E731
     study = jax.jit(call, donate_argnums=0, compiler_options=options)
     best = float("inf")
     for i in range(repeats + 1):
@@ -125,7 +124,7 @@ def training(
     seen = "" if pixels else f" from states, {sizes.batch} windows of {sizes.length}"
     side_by_side = "one seed" if seeds == 1 else f"{seeds} seeds side by side"
     told = f"{TASK}, Dreamer with made in {precision}{seen}, {side_by_side}: training"
-    run = dreamer_config(TASK, "made")
+    run = control_config(TASK, "dreamer", "made")
     run = dataclasses.replace(run, task=dataclasses.replace(run.task, pixels=pixels))
     try:
         found = steps_a_second(sized(run, precision, sizes), sizes.bursts, seeds)
@@ -152,7 +151,7 @@ def steps_a_second(run: DreamerConfig, bursts: int, seeds: int = 1) -> float:
     if run.task.pixels:
         rendering.choose()
     plan = TrainPlan(run, tuple(range(seeds)), evaluate_every=10**9, checkpoint_every=10**9)  # type: ignore[arg-type]
-    with contextlib.closing(control_tasks.prepare(plan)) as backend:
+    with contextlib.closing(control_tasks.ControlBackend(plan)) as backend:
         state, _ = backend.advance(backend.init(), run.seed_steps + run.train_every + 2)
         jax.block_until_ready(state.learners)
         began, actions = time.perf_counter(), bursts * run.train_every

@@ -1,7 +1,7 @@
 """made: exploration in reinforcement learning by maximizing deviation from explored regions.
 
-Other public modules: `made.tabular`, `made.adapters` and `made.experiments`. Optional dependencies are imported where
-they are used.
+These are the public names, by theme. Other public modules: `made.tabular`, `made.adapters` and `made.experiments`.
+Optional dependencies are imported where they are used.
 """
 
 from made.agents import (
@@ -57,5 +57,71 @@ from made.training.train_run import train
 
 __version__ = "0.1.0"
 
-_names = [name for name, x in globals().items() if hasattr(x, "__module__") and not name.startswith("_")]  # no modules
-__all__ = _names  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [  # noqa: RUF022, by theme
+    # contracts
+    "Agent",
+    "Bonus",
+    "Density",
+    "Environment",
+    "EpisodeMemory",
+    "Space",
+    "Spec",
+    "Step",
+    "Transition",
+    # bonuses
+    "AMIGo",
+    "Bernstein",
+    "Count",
+    "Disagreement",
+    "E3B",
+    "HashedCount",
+    "ICM",
+    "MADE",
+    "NGU",
+    "NoBonus",
+    "NovelD",
+    "RE3",
+    "RIDE",
+    "RND",
+    # combinators and densities
+    "Calibrated",
+    "Clipped",
+    "FirstVisit",
+    "Normalized",
+    "Scaled",
+    "Sum",
+    "GeometricMixture",
+    "HashedRecentCounts",
+    "RecentCounts",
+    "Standardized",
+    "VAE",
+    # agents
+    "Dreamer",
+    "IMPALA",
+    "PPO",
+    "ModelPPO",
+    "QLearning",
+    "RAD",
+    "SAC",
+    "Uniform",
+    "ValueIteration",
+    # by name
+    "list_agents",
+    "list_bonuses",
+    "list_envs",
+    "make",
+    "make_agent",
+    "make_bonus",
+    # training
+    "RunConfig",
+    "evaluate",
+    "load_run",
+    "run_batch",
+    "train",
+    # a loop of your own
+    "HostBonus",
+    # schedules
+    "Constant",
+    "Exponential",
+    "Power",
+]

@@ -130,7 +130,7 @@ def stretch(run: ControlConfig, seeds: int, actions: int) -> Stretch:
     if run.task.pixels:
         rendering.choose()
     plan = TrainPlan(run, tuple(range(seeds)), evaluate_every=10**9, checkpoint_every=10**9)  # type: ignore[arg-type]
-    with contextlib.closing(control_tasks.prepare(plan)) as backend:
+    with contextlib.closing(control_tasks.ControlBackend(plan)) as backend:
         state, _ = backend.advance(backend.init(), run.seed_steps + 10)
         began = time.perf_counter()
         state, _ = backend.advance(state, actions)

@@ -4,6 +4,7 @@ The networks work on batches, channels last. Parameters are float32. The encoder
 may compute in bfloat16; everything after it stays float32.
 """
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from made.core import Agent, Metrics, Space, Spec, trees
 from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, COUNT, SHARE, check_numbers
@@ -21,10 +22,12 @@ from made.nets.fit import descend
 from made.nets.layers import MLP, Dense, check_precision, orthogonal_dense, rounded_product
 
 LOG_STD = (-10.0, 2.0)
+NEVER = 2**31 - 1  # the delay of an agent whose actor stays as it is
 RANGES = {
     SHARE: ("discount", "polyak", "encoder_polyak"),
     AT_LEAST_ZERO: ("learning_rate", "alpha_rate"),
     ABOVE_ZERO: ("alpha",),  # its logarithm is what learns
+    COUNT: ("delay",),
 }
 
 
@@ -181,8 +184,6 @@ class RAD(Agent):
 
     def __check_init__(self):
         check_numbers(self, RANGES)
-        if self.delay < 1:
-            raise ValueError(f"RAD moves its actor at every delay-th update with delay >= 1, got {self.delay}.")
 
     def init(self, key, spec: Spec) -> RADState:
         critic, actor = networks(self.layout, spec, key)
@@ -217,9 +218,13 @@ class RAD(Agent):
         batch = trees.flatten_leading(batch._replace(extras=()), batch.reward.ndim)
         obs, after = self.seen(batch.obs, k_obs), self.seen(batch.next_obs, k_next)
         y = self.target(state, reward, after, batch.terminated, k_target)
-        state, metrics = self._improve_critic(state, obs, batch.action, y)
-        moved = self._improve_actor(state, obs, k_actor)
-        return moved[0], metrics | moved[1] | {"reward": reward.mean(), "alpha": jnp.exp(moved[0].log_alpha)}
+        gradient_of = jax.value_and_grad(self.critic_loss, has_aux=True)
+        (loss, of_critic), gradient = gradient_of(state.critic, obs, batch.action, jax.lax.stop_gradient(y))
+        critic, optimiser = descend(self._rates()[0], state.critic, gradient, state.optimisers[0])
+        state = state._replace(critic=critic, optimisers=(optimiser, *state.optimisers[1:]), k=state.k + 1)
+        state, of_actor = self._improve_actor(state, obs, k_actor)
+        others = {"critic_loss": loss, "reward": reward.mean(), "alpha": jnp.exp(state.log_alpha)}
+        return state, {**of_critic, **of_actor, **others}
 
     def seen(self, obs: Array, key: Key[Array, ""]) -> Array:
         """The input of the networks: a random crop of each image; vectors as they are."""
@@ -253,30 +258,20 @@ class RAD(Agent):
         """mean alpha (-log pi(a | s) - target entropy), for actions of so many numbers."""
         return (jnp.exp(log_alpha) * jax.lax.stop_gradient(-log_prob + actions)).mean()
 
-    def _improve_critic(self, state: RADState, obs: Array, action: Array, y: Array) -> tuple[RADState, Metrics]:
-        gradient_of = jax.value_and_grad(self.critic_loss, has_aux=True)
-        (loss, metrics), gradient = gradient_of(state.critic, obs, action, jax.lax.stop_gradient(y))
-        critic, optimiser = descend(self._rates()[0], state.critic, gradient, state.optimisers[0])
-        state = state._replace(critic=critic, optimisers=(optimiser, *state.optimisers[1:]), k=state.k + 1)
-        return state, {"critic_loss": loss, **metrics}
-
     def _improve_actor(self, state: RADState, obs: Array, key: Key[Array, ""]) -> tuple[RADState, Metrics]:
         """Actor, alpha and targets, at every `delay`-th update; the metrics of the actor are NaN in between."""
-        names, due = ("actor_objective", "entropy"), self.moves_at(state.k)
         move = lambda: self._move(state, obs, key)  # noqa: E731
-        idle = lambda: (state, {name: jnp.full((), jnp.nan) for name in names})  # noqa: E731
-        return (move if due else idle)() if isinstance(due, bool) else jax.lax.cond(due, move, idle)
-
-    def moves_at(self, k: Int[Array, ""]) -> Bool[Array, ""] | bool:
-        """Whether the k-th update moves the actor; a plain bool if known at compile time."""
-        return True if self.delay == 1 else k % self.delay == 0
+        idle = lambda: (state, {name: jnp.full((), jnp.nan) for name in ("actor_objective", "entropy")})  # noqa: E731
+        if self.delay in (1, NEVER):  # known at compile time
+            return move() if self.delay == 1 else idle()
+        return jax.lax.cond(state.k % self.delay == 0, move, idle)
 
     @property
     def kinds(self) -> int:
         return self.delay
 
     def at_phase(self, k: int) -> "RAD":
-        return PhasedRAD(**{name: getattr(self, name) for name in RAD.__dataclass_fields__}, due=k % self.delay == 0)
+        return dataclasses.replace(self, delay=NEVER if k % self.delay else 1)
 
     def _move(self, state: RADState, obs: Array, key: Key[Array, ""]) -> tuple[RADState, Metrics]:
         gradient_of = jax.value_and_grad(self.actor_loss, has_aux=True)
@@ -301,15 +296,6 @@ class RAD(Agent):
             move(self.encoder_polyak), (target.convolutions, target.trunk), (critic.convolutions, critic.trunk)
         )
         return Critic(encoder[0], encoder[1], jax.tree.map(move(self.polyak), target.heads, critic.heads))
-
-
-class PhasedRAD(RAD):
-    """RAD for an update that is known to move the actor or not: the result of `RAD.at_phase`."""
-
-    due: bool = eqx.field(static=True, default=True)
-
-    def moves_at(self, k):
-        return self.due
 
 
 def SAC(width: int = 128) -> RAD:

@@ -29,7 +29,7 @@ from made.core import (
 )
 
 DRAWS = 512  # recent steps that a density is given at each update
-AT_A_TIME = 256  # images that are encoded at once
+CHUNK = 256  # images that are encoded at once
 
 
 class FromBatch(RewardWrapper):
@@ -79,29 +79,41 @@ def recent_window(bonus: Bonus) -> Array | int | None:
         raise ValueError(
             f"A bonus may have one part that learns from recent steps, got {len(parts)}: leave out the others."
         )
-    if not parts:
-        return None
-    if not hasattr(parts[0], "window"):
+    if parts and not hasattr(parts[0], "window"):
         raise ValueError(
             f"{type(parts[0]).__name__} learns from recent steps, so it needs a field `window`: how many of them."
         )
-    return parts[0].window  # type: ignore[attr-defined]
+    return parts[0].window if parts else None  # type: ignore[attr-defined]
 
 
-def under_replay(bonus: Bonus) -> Bonus:
-    """The bonus with room for `DRAWS` recent steps in place of its window: the replay buffer holds the window."""
+def settle(bonus: Bonus, steps: int = 0) -> Bonus:
+    """The bonus as a learner uses it, with a replay of so many steps of one stream, or another one if 0.
 
-    def settle(part):
+    What learns from recent steps gets room for `DRAWS` of them in place of its window, which the replay holds. Where
+    steps have indices in the replay, fixed features are cached: RE3 can do so if it has room for as many neighbors as
+    the replay has steps, and then holds no more.
+    """
+
+    def room(part):
         if not isinstance(part, Estimator) or part.learns_from != "recent":
             return part
         names = {field.name for field in dataclasses.fields(part)}
         return dataclasses.replace(part, **{name: DRAWS for name in ("window", "capacity") if name in names})
 
-    return jax.tree.map(settle, bonus, is_leaf=_decides)
+    def cache(part):
+        if isinstance(part, CachedRND):
+            return dataclasses.replace(part, steps=steps)
+        if isinstance(part, RE3) and part.k < steps <= part.capacity:
+            return CachedRE3(dataclasses.replace(part, capacity=steps))
+        return part
+
+    bonus = jax.tree.map(room, bonus, is_leaf=_decides)
+    cached = CachedRND | RE3 | CachedRE3 | FromBatch
+    return jax.tree.map(cache, bonus, is_leaf=lambda x: isinstance(x, cached)) if steps else bonus
 
 
 class LastFrame(RewardWrapper):
-    """A bonus that looks at the last frame of a stack alone, three channels, as those of the authors' code do."""
+    """A bonus that reads only the last frame of a stack, three channels, as those of the authors' code do."""
 
     bonus: Bonus
 
@@ -129,24 +141,23 @@ def _cut(batch: Transition) -> Transition:
     return batch._replace(obs=last(batch.obs), next_obs=last(batch.next_obs), extras=extras)
 
 
-# Features of frames that never change: a fixed encoder sees each step once, when it is new. The learner says at which
-# indices of the replay the steps of a batch are (`ReplayContext.at`); their features have the same indices. Otherwise
-# an update on 512 steps would run the encoder on 512 images again, at a cost near that of the agent's own networks.
+# A fixed encoder sees each step once, when it is new, and its features are cached at the step's index in the replay
+# (`ReplayContext.at`). Encoding the 512 images of each update would cost about as much as the agent's own networks.
 
 
 class CachedState(NamedTuple):
-    """RND's own state, and the features of each step of the replay."""
+    """The state of RND, and the features of each step of the replay."""
 
     rnd: ReleasedRNDState
     features: Float[Array, "steps width"]  # float16: they are within (-1, 1)
 
 
 class CachedRND(Bonus):
-    """`ReleasedRND` on features that are kept: b(s') = norm(target(phi(s')) - predictor(phi(s'))), phi fixed.
+    """`ReleasedRND` on cached features: b(s') = norm(target(phi(s')) - predictor(phi(s'))), phi fixed.
 
-    `steps` is the capacity of the replay, told by the learner (`beside`). Where it is 0, or a batch is not from that
-    replay, images are encoded as they come. Differs from `ReleasedRND`: features that are kept are rounded to float16.
-    Steps that were stored and never shown as fresh have NaN for features: `Learner.introduce` shows them.
+    `steps` is the capacity of the replay, which `settle` sets. If it is 0, or a batch is not from that replay, images
+    are encoded as they come. Differs from `ReleasedRND`: cached features are rounded to float16. Those of steps that
+    were never new are NaN: `ReplayLearner.introduce` shows them.
     """
 
     rnd: ReleasedRND = ReleasedRND()
@@ -176,7 +187,7 @@ class CachedRND(Bonus):
 
 
 class CachedRE3(RewardWrapper):
-    """`RE3` whose neighbors are the steps of the replay: what is drawn from it is among them, and looked up."""
+    """`RE3` whose neighbors are the steps of the replay, so that points of sampled steps are looked up."""
 
     bonus: RE3
 
@@ -196,28 +207,12 @@ class CachedRE3(RewardWrapper):
 
 
 def _places(batch: Transition, steps: int) -> Array | None:
-    """Where in the replay the steps of a batch stand; None where nothing is kept or nobody knows."""
+    """The indices of a batch in the replay; None if nothing is cached or they are unknown."""
     return batch.extras.at if steps and isinstance(batch.extras, ReplayContext) else None
 
 
 def encoded(encoder: eqx.Module, images: PyTree) -> Float[Array, "n width"]:
-    """The features of observations [T, N, ...], some at a time: they are many when learning begins, and one later."""
+    """The features of observations [T, N, ...], in chunks: they are many when learning begins, and one later."""
     rows = trees.flatten_leading(images, 2)
-    few = jax.tree.leaves(rows)[0].shape[0] <= AT_A_TIME
-    return jax.vmap(encoder)(rows) if few else jax.lax.map(encoder, rows, batch_size=AT_A_TIME)  # type: ignore
-
-
-def with_feature_cache(bonus: Bonus, steps: int) -> Bonus:
-    """The same bonus beside a replay of so many steps of one stream: fixed features are kept rather than made anew.
-
-    RE3 can do so where it has room for as many neighbors as the replay has steps, and then holds no more.
-    """
-
-    def settle(part):
-        if isinstance(part, CachedRND):
-            return dataclasses.replace(part, steps=steps)
-        if isinstance(part, RE3) and part.k < steps <= part.capacity:
-            return CachedRE3(dataclasses.replace(part, capacity=steps))
-        return part
-
-    return jax.tree.map(settle, bonus, is_leaf=lambda x: isinstance(x, CachedRND | RE3 | CachedRE3 | FromBatch))
+    few = jax.tree.leaves(rows)[0].shape[0] <= CHUNK
+    return jax.vmap(encoder)(rows) if few else jax.lax.map(encoder, rows, batch_size=CHUNK)  # type: ignore

@@ -19,12 +19,11 @@ from made.envs.control.tasks import SPARSE
 from made.envs.host_env import Hosted
 from made.envs.minigrid import Grid, grid_ids
 from made.envs.registry import make
-from made.training.control_config import ControlConfig, control_config, resolve
+from made.training.control_config import ControlConfig, control_config
 from made.training.off_policy import ReplayRun
 from made.training.on_policy import RunConfig
 from made.training.probes import Coverage
-from made.training.replay import ReplayBuffer
-from made.training.sequence_buffer import SequenceBuffer
+from made.training.replay import ReplayBuffer, SequenceBuffer
 
 POOL = 4  # prepared levels for each environment of a grid: an episode of 25 steps seldom reuses one
 BONUS_COEF = 0.01  # default without --strength
@@ -133,7 +132,7 @@ def _control_run(
         raise ValueError(
             f"replay.stack={run.replay.stack} for a task that stacks {stack}: set task.stack, which the replay follows."
         )
-    return resolve(run)
+    return run.resolved()
 
 
 def _dreamer_run(

@@ -5,16 +5,18 @@ the agent. Only the batch differs: it is sampled from the buffer, and its bonus 
 """
 
 import dataclasses
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Key, PyTree
+from jaxtyping import Array, Int, Key, PyTree
 
 from made.agents.uniform import Uniform
-from made.bonuses.replay_data import DRAWS, LastFrame, needs_new, recent_window, under_replay, with_feature_cache
+from made.bonuses.replay_data import DRAWS, LastFrame, needs_new, recent_window, settle
 from made.core import Agent, Bonus, Environment, Metrics, ReplayContext, Spec, Transition, trees
+from made.core.config import COUNT, check_numbers
 from made.core.schedules import Constant, Schedule
 from made.core.trial import Trial
 from made.training.on_policy import (
@@ -26,9 +28,7 @@ from made.training.on_policy import (
     renew_slots,
     update_probes,
 )
-from made.training.replay import ReplayBuffer
-from made.training.rollout import rollout
-from made.training.sequence_buffer import SequenceBuffer, SequenceBufferState
+from made.training.replay import ReplayBuffer, SequenceBuffer, SequenceBufferState, single_steps
 
 Fresh = tuple[Transition, Array | None]  # new steps [T, N, ...], and their indices in the replay
 
@@ -41,6 +41,9 @@ class ReplayLearnerState(NamedTuple):
     replay: Any  # of a ReplayBuffer or a SequenceBuffer
     k: Int[Array, ""]  # updates done
     key: Key[Array, ""]
+
+
+Updated = tuple[ReplayLearnerState, Metrics]
 
 
 class ReplayLearner(eqx.Module):
@@ -62,31 +65,25 @@ class ReplayLearner(eqx.Module):
     batch: int = eqx.field(static=True, default=512)
 
     def __check_init__(self):
-        if self.batch < 1:
-            raise ValueError(f"ReplayLearner samples batch >= 1 steps or windows, got batch={self.batch}.")
+        check_numbers(self, {COUNT: ("batch",)})
 
     @property
     def kinds(self) -> list["ReplayLearner"]:
         """The same learner for each kind of update in turn; the k-th update, from 1 on, is of kind k % len(kinds)."""
         return [dataclasses.replace(self, agent=self.agent.at_phase(k)) for k in range(self.agent.kinds)]
 
-    def start(self, key: Key[Array, ""]) -> ReplayLearnerState:
-        """Nothing seen yet."""
-        return self.start_without_replay(key)._replace(replay=self.replay.init(self.spec))
-
-    def start_without_replay(self, key: Key[Array, ""]) -> ReplayLearnerState:
-        """The same with None as the replay, to measure the rest."""
+    def start(self, key: Key[Array, ""], replay: bool = True) -> ReplayLearnerState:
+        """The state before any experience; without a replay, None is in its place, to measure the rest."""
         k_agent, k_bonus, k_next = jax.random.split(key, 3)
         agent, bonus = self.agent.init(k_agent, self.spec), self._settled_bonus.init(k_bonus, self.spec)
-        return ReplayLearnerState(agent, bonus, None, jnp.zeros((), jnp.int32), k_next)
+        held = self.replay.init(self.spec) if replay else None
+        return ReplayLearnerState(agent, bonus, held, jnp.zeros((), jnp.int32), k_next)
 
     @property
     def _settled_bonus(self) -> Bonus:
         """The bonus with room for what it is given, and with cached features where steps have indices."""
-        bonus = under_replay(self.bonus)
-        if isinstance(self.replay, ReplayBuffer) and self.replay.streams == 1:
-            return with_feature_cache(bonus, self.replay.room[0])
-        return bonus
+        one_stream = isinstance(self.replay, ReplayBuffer) and self.replay.streams == 1
+        return settle(self.bonus, self.replay.room[0] if one_stream else 0)
 
     def store(self, replay: Any, steps: Transition) -> Any:
         """The replay with new steps, leaves [T, N, ...]."""
@@ -98,59 +95,53 @@ class ReplayLearner(eqx.Module):
     def introduce(self, state: ReplayLearnerState, rows: int) -> ReplayLearnerState:
         """Show the bonus the last `rows` steps that were stored, as new ones: once, when learning begins.
 
-        These should be all that are held, lest the bonus be evaluated on steps that it was never shown.
+        These should be all that are stored, or the bonus would be evaluated on steps that it was never shown.
         """
         key, k_draw, k_bonus = jax.random.split(state.key, 3)
-        new = self.replay.latest(state.replay, rows), self.replay.indices(state.replay, rows)
-        bonus, _ = self._settled_bonus.update(state.bonus, self.sample(state.replay, k_draw, new), k_bonus)
+        batch = self.sample(state.replay, k_draw, self._new(state.replay, rows))
+        bonus, _ = self._settled_bonus.update(state.bonus, batch, k_bonus)
         return state._replace(bonus=bonus, key=key)
 
-    def advance(
-        self, state: ReplayLearnerState, steps: Transition, updates: int = 1
-    ) -> tuple[ReplayLearnerState, Metrics]:
+    def advance(self, state: ReplayLearnerState, steps: Transition, updates: int = 1) -> Updated:
         """Store new steps, leaves [T, N, ...], then learn `updates` times; the metrics are means.
 
         All T steps are stored first. Each update takes an equal part of them as new, so `updates` must divide T.
         """
         replay = self.store(state.replay, steps)
-        new = steps, self.replay.indices(replay, steps.reward.shape[0])
-        if updates == 1:
-            return self.update(state._replace(replay=replay), new)
-        return self._scan_updates(state._replace(replay=replay), split_over_updates(new, updates), updates)
+        state, new = state._replace(replay=replay), self._new(replay, len(steps.reward), steps)
+        return self.update(state, new) if updates == 1 else self._scan(state, split_over_updates(new, updates), updates)
 
-    def study(self, state: ReplayLearnerState, updates: int, rows: int = 0) -> tuple[ReplayLearnerState, Metrics]:
+    def study(self, state: ReplayLearnerState, updates: int, rows: int = 0, i: Any = None) -> Updated:
         """Learn `updates` times from what is stored; the metrics are means.
 
         Each update takes an equal part of the last `rows` steps as new, so `updates` must divide them. None are needed
-        if no part of the bonus takes in every step once (`needs_new`).
+        if no part of the bonus takes in every step once (`needs_new`). With `i`, make the i-th update alone, from 0
+        on, for devices on which a loop is slow.
         """
-        return self._scan_updates(state, self._new_parts(state.replay, updates, rows), updates)
-
-    def study_one(
-        self, state: ReplayLearnerState, i: Any, updates: int, rows: int = 0
-    ) -> tuple[ReplayLearnerState, Metrics]:
-        """The i-th, from 0 on, of the updates that `study` makes, for devices on which a loop is slow."""
-        return self.update(state, jax.tree.map(lambda x: x[i], self._new_parts(state.replay, updates, rows)))
-
-    def _new_parts(self, replay: Any, updates: int, rows: int) -> Fresh | None:
         if not rows and needs_new(self.bonus):
             raise ValueError("A part of this bonus takes in every step once: say how many are new, rows=...")
-        return split_over_updates((self.replay.latest(replay, rows), None), updates) if rows else None
+        new = split_over_updates(self._new(state.replay, rows), updates) if rows else None
+        return self._scan(state, new, updates) if i is None else self.update(state, jax.tree.map(lambda x: x[i], new))
 
-    def _scan_updates(
-        self, state: ReplayLearnerState, new: Fresh | None, updates: int
-    ) -> tuple[ReplayLearnerState, Metrics]:
+    def _new(self, replay: Any, rows: int, steps: Transition | None = None) -> Fresh:
+        """The last `rows` steps, unless they are given, and their indices where each batch has them."""
+        buffer, held = single_steps(self.replay, replay)
+        indices = buffer.indices(held, rows) if buffer is self.replay else None
+        return buffer.latest(held, rows) if steps is None else steps, indices
+
+    def _scan(self, state: ReplayLearnerState, new: Fresh | None, updates: int) -> Updated:
+        """So many updates, each with its part of the new steps."""
         replay = state.replay  # only read, so the loop does not carry it
 
-        def body(state: ReplayLearnerState, new: Fresh | None) -> tuple[ReplayLearnerState, Metrics]:
+        def body(state: ReplayLearnerState, new: Fresh | None) -> Updated:
             state, metrics = self.update(state._replace(replay=replay), new)
             return state._replace(replay=None), metrics
 
         state, metrics = jax.lax.scan(body, state._replace(replay=None), new, updates)
         return state._replace(replay=replay), jax.tree.map(lambda x: jnp.nanmean(x, 0), metrics)
 
-    def update(self, state: ReplayLearnerState, new: Fresh | None = None) -> tuple[ReplayLearnerState, Metrics]:
-        """One update on a batch of the replay. Without `new` steps the batch stands for them."""
+    def update(self, state: ReplayLearnerState, new: Fresh | None = None) -> Updated:
+        """One update on a batch of the replay. Without `new` steps the batch takes their place."""
         key, k_draw, k_learn = jax.random.split(state.key, 3)
         batch, k = self.sample(state.replay, k_draw, new), state.k + 1
         parts = (self.agent, self._settled_bonus, self.bonus_coef, (state.agent, state.bonus))
@@ -160,21 +151,15 @@ class ReplayLearner(eqx.Module):
     def sample(self, replay: Any, key: Key[Array, ""], new: Fresh | None = None) -> Transition:
         """A batch of the whole replay; its `extras` are the other steps that the bonus may learn from."""
         k_batch, k_recent = jax.random.split(key)
-        batch, at = self.replay.batch(replay, self.batch, k_batch)
+        batch, at = self.replay.sample(replay, self.batch, k_batch)
         recent, window = batch, recent_window(self.bonus)
         if window is not None:
-            frames = 1 if isinstance(self.bonus, LastFrame) else self.replay.stack
-            recent = self.replay.recent(replay, DRAWS, k_recent, window, frames)
+            buffer, held = single_steps(self.replay, replay)
+            recent, _ = buffer.sample(held, DRAWS, k_recent, window, 1 if isinstance(self.bonus, LastFrame) else None)
         return batch._replace(extras=ReplayContext((new or (batch,))[0], recent, at, new[1] if new else None))
 
     def act(
-        self,
-        params: PyTree,
-        carry: PyTree,
-        began: Bool[Array, " N"],
-        obs: PyTree,
-        key: Key[Array, ""],
-        explore: bool = True,
+        self, params: PyTree, carry: PyTree, began: Array, obs: PyTree, key: Key[Array, ""], explore: bool = True
     ) -> tuple[PyTree, Array]:
         """(carries, actions) for observations [N, ...]. The carry is blank where an episode has just begun.
 
@@ -208,18 +193,10 @@ class ReplayRunState(NamedTuple):
     replay: SequenceBufferState
     k: Int[Array, ""]
 
-    @property
-    def env(self) -> Environment:
-        """The environment as it was settled, and below what acts in it, as the state of any other run has them."""
-        return self.run.env
-
-    @property
-    def agent(self) -> PyTree:
-        return self.run.agent
-
-    @property
-    def bonus(self) -> PyTree:
-        return self.run.bonus
+    # Under the names that states of other runs have.
+    env = property(attrgetter("run.env"))
+    agent = property(attrgetter("run.agent"))
+    bonus = property(attrgetter("run.bonus"))
 
 
 class ReplayRun(Trial):
@@ -228,7 +205,7 @@ class ReplayRun(Trial):
     One iteration takes `run.unroll` steps of each of `run.n_envs` environments and then learns `updates` times from
     `batch` windows each; `updates` must divide `run.unroll`. Before the first, `prefill` steps of each environment are
     taken at random. Dreamer v1 has 100 updates after 500 steps of one environment, and 2500 steps at random. The
-    length of a run is told here, not by its `run`.
+    length of a run is set here, not by its `run`.
 
     run = RunConfig(grid, Dreamer(ends=True), RND(), n_envs=8, unroll=100)
     trial = ReplayRun(run, SequenceBuffer(ReplayBuffer(20_000, streams=8)))
@@ -242,14 +219,19 @@ class ReplayRun(Trial):
     iterations: int = eqx.field(static=True, default=1000)
     every: int = eqx.field(static=True, default=10)
     episodes: int = eqx.field(static=True, default=32)  # of one evaluation
+    # Under the names that other runs have.
+    env = property(attrgetter("run.env"))
+    agent = property(attrgetter("run.agent"))
+    bonus = property(attrgetter("run.bonus"))
+    bonus_coef = property(attrgetter("run.bonus_coef"))
+    n_envs = property(attrgetter("run.n_envs"))
+    unroll = property(attrgetter("run.unroll"))
 
     def __check_init__(self):
-        for name in ("batch", "updates", "iterations", "every", "episodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"A run of Dreamer takes {name} of at least 1, got {getattr(self, name)}.")
+        check_numbers(self, {COUNT: ("batch", "updates", "iterations", "every", "episodes")})
 
     def fits(self) -> None:
-        """Refuse settings that do not fit each other, once all are known."""
+        """Raise ValueError for settings that do not fit each other, once all are known."""
         run, streams = self.run, self.replay.steps.streams
         if streams != run.n_envs:
             raise ValueError(
@@ -267,47 +249,20 @@ class ReplayRun(Trial):
                 "taken at random: raise prefill, or draw shorter windows."
             )
 
-    @property
-    def env(self) -> Environment:
-        """What other runs have as fields of their own, here and below."""
-        return self.run.env
-
-    @property
-    def agent(self) -> Agent:
-        return self.run.agent
-
-    @property
-    def bonus(self) -> Bonus:
-        return self.run.bonus
-
-    @property
-    def bonus_coef(self) -> Schedule:
-        return self.run.bonus_coef
-
-    @property
-    def n_envs(self) -> int:
-        return self.run.n_envs
-
-    @property
-    def unroll(self) -> int:
-        return self.run.unroll
-
     def learner(self, env: Environment) -> ReplayLearner:
         """The learner of this run."""
-        spec = env.spec._replace(goal=self.run.bonus.memory.goal(env.spec))
-        return ReplayLearner(spec, self.run.agent, self.run.bonus, self.run.bonus_coef, self.replay, self.batch)
+        spec = env.spec._replace(goal=self.bonus.memory.goal(env.spec))
+        return ReplayLearner(spec, self.agent, self.bonus, self.bonus_coef, self.replay, self.batch)
 
     def start(self, key: Key[Array, ""]) -> ReplayRunState:
         self.fits()
         k_run, k_random, k_roll = jax.random.split(key, 3)
-        state = dataclasses.replace(self.run, bonus=under_replay(self.run.bonus)).start(k_run)
+        state = dataclasses.replace(self.run, bonus=settle(self.run.bonus)).start(k_run)
         note = trees.index(state.streams.note, 0)
         replay = self.replay.init(state.env.spec, (note, note))
-        random = RandomPolicy(self.run.agent)
-        rolled = rollout(
-            state.env, random, self.run.bonus, random.init(k_random, state.env.spec), state.bonus, state.streams,
-            self.prefill, k_roll, reserve=state.reserve,
-        )  # fmt: skip
+        prefill = dataclasses.replace(self.run, agent=RandomPolicy(self.run.agent), unroll=self.prefill)
+        random = prefill.agent.init(k_random, state.env.spec)
+        rolled = collect(prefill, state._replace(agent=random), k_roll)
         replay = self.learner(state.env).store(replay, rolled.batch)
         state = state._replace(streams=rolled.streams, reserve=rolled.reserve)
         return ReplayRunState(state, replay, jnp.zeros((), jnp.int32))

@@ -1,10 +1,14 @@
-"""Replay of past steps as a pytree of arrays. Every observation is stored once; stacks are built when they are drawn.
+"""Replay buffers as pytrees of arrays, sampled in steps or in windows of consecutive steps.
 
-An episode of L steps shows L + 1 observations, so L + 1 frames are kept: the last one too, the true successor of its
-last step. A naive replay keeps two stacks of three frames for each step, six times as much: 18 GB in place of 3.1 GB
-for 100,000 steps of 100 x 100 pixels.
+Every observation is stored once; stacks of frames are built when they are sampled.
+
+An episode of L steps has L + 1 observations, so L + 1 frames are stored, the true successor of its last step included.
+A naive replay stores two stacks of three frames for each step, six times as much: 18 GB instead of 3.1 GB for 100,000
+steps of 100 x 100 pixels.
 """
 
+import functools
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,14 +18,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from made.core import EpisodeNote, Space, Spec, Transition
+from made.core.config import COUNT, check_numbers
 from made.training import memory
 
-Notes = tuple[EpisodeNote, EpisodeNote]  # of a step, beside its observation and its next one
+Notes = tuple[EpisodeNote, EpisodeNote]  # of a step, on its observation and its next one
 NO_NOTES: Notes = (EpisodeNote(), EpisodeNote())
 
 
 class ReplayBufferState(NamedTuple):
-    """All that is held. N streams, each with room for F frames and C steps; numbers count from the very first on."""
+    """N streams, each with room for F frames and C steps. Numbers count from the very first step of a run."""
 
     frames: PyTree  # [N, F, ...] observations in the order of their stream, each once
     steps: Transition  # [N, C, ...] everything else of a step; its observations are ()
@@ -33,20 +38,13 @@ class ReplayBufferState(NamedTuple):
     begins: Bool[Array, " N"]  # the next step is the first of an episode
 
 
-class RawBatch(NamedTuple):
-    """Steps as they are stored: the frames that their two stacks are made of, oldest first, and the rest."""
-
-    frames: PyTree  # [*b, stack + 1, ...]
-    steps: Transition
-
-
 class ReplayBuffer(eqx.Module):
-    """The last `capacity` steps of `streams` environments, drawn evenly.
+    """The last `capacity` steps of `streams` environments, sampled uniformly.
 
-    `stack` is how many frames an observation is made of: an image [h, w, stack * c] is kept as its last c channels, and
-    stacked again from those of its episode, the first one repeated where it has just begun. Vectors are kept as they
-    are. There is room for the extra frames of episodes that are `shortest` steps long on average; where they are
-    shorter, fewer than `capacity` steps are held.
+    `stack` is how many frames an observation is made of: an image [h, w, stack * c] is stored as its last c channels,
+    and stacked again from those of its episode, the first one repeated at the start. Vectors are stored as they are.
+    There is room for the extra frames of episodes that are `shortest` steps long on average; if they are shorter, fewer
+    than `capacity` steps are stored.
 
     >>> pixels = Spec(Space((100, 100, 9), jnp.uint8), Space((1,), jnp.float32, None, -1.0, 1.0))
     >>> round(ReplayBuffer(100_000, stack=3).size_of(pixels) / 1e9, 2)
@@ -59,10 +57,11 @@ class ReplayBuffer(eqx.Module):
     shortest: int = eqx.field(static=True, default=50)
 
     def __check_init__(self):
-        if min(self.stack, self.streams, self.shortest) < 1 or self.capacity < self.streams:
+        check_numbers(self, {COUNT: ("stack", "streams", "shortest")})
+        if self.capacity < self.streams:
             raise ValueError(
-                f"Replay takes stack, streams and shortest of at least 1 and a capacity of at least one step a stream, "
-                f"got capacity={self.capacity}, stack={self.stack}, streams={self.streams}, shortest={self.shortest}."
+                f"ReplayBuffer takes a capacity of at least one step a stream, got capacity={self.capacity} and "
+                f"streams={self.streams}."
             )
 
     @property
@@ -75,9 +74,17 @@ class ReplayBuffer(eqx.Module):
         """Bytes that it takes, known before anything is allocated."""
         return memory.size_of(jax.eval_shape(lambda: self._blank(spec, notes)))
 
-    def init(self, spec: Spec, notes: Notes = NO_NOTES) -> ReplayBufferState:
-        """Nothing held, on the device. `notes` are a bonus's notes of one step, where it writes any."""
-        require_memory(self.size_of(spec, notes), "replay.capacity")
+    def init(self, spec: Spec, notes: Notes = NO_NOTES, setting: str = "replay.capacity") -> ReplayBufferState:
+        """An empty buffer on the device. `notes` are a bonus's notes of one step, where it writes any.
+
+        `setting` is the path of the capacity, for the error if the buffer does not fit on the device.
+        """
+        size, free = self.size_of(spec, notes), memory.free()
+        if free is not None and size > free:
+            raise ValueError(
+                f"This replay needs {memory.in_words(size)} for each seed, and {memory.in_words(free)} are free on the "
+                f"device: set a smaller capacity, --set {setting}=... with `made train`, or train fewer --seeds."
+            )
         return self._blank(spec, notes)
 
     def _blank(self, spec: Spec, notes: Notes) -> ReplayBufferState:
@@ -106,15 +113,16 @@ class ReplayBuffer(eqx.Module):
     def add(self, state: ReplayBufferState, step: Transition) -> ReplayBufferState:
         """Store one step of every stream, leaves [N, ...]; next_obs is the true successor, also where an episode ends.
 
-        Images may be given as stacks or as their last frames alone. That of `obs` is written again where the episode
-        goes on: it is the one that is there.
+        Images may be given as stacks or as their last frames alone. Within an episode that of `obs` is written again.
         """
         (c, f), each = self.room, np.arange(self.streams)
         at, slot = state.written - 1 + state.begins, state.taken % c
-        frames = state.frames
-        for obs, where in ((step.obs, at), (step.next_obs, at + 1)):
-            store = lambda kept, x, where=where: kept.at[each, where % f].set(last_frame(x, kept))  # noqa: E731
-            frames = jax.tree.map(store, frames, obs)
+
+        def store(where: Array, kept: Array, x: Array) -> Array:
+            return kept.at[each, where % f].set(x[..., -kept.shape[-1] :] if kept.ndim == 5 else x)
+
+        frames = jax.tree.map(functools.partial(store, at), state.frames, step.obs)
+        frames = jax.tree.map(functools.partial(store, at + 1), frames, step.next_obs)
         rest = step._replace(obs=(), next_obs=(), extras=())
         before = state.age[:, (state.taken - 1) % c]
         after = state._replace(
@@ -129,7 +137,7 @@ class ReplayBuffer(eqx.Module):
         return after._replace(first=self._oldest(after))
 
     def _oldest(self, state: ReplayBufferState) -> Int[Array, " N"]:
-        """The oldest step that can be drawn after `add`, which wrote over the frames of at most 2 * stack steps."""
+        """The oldest step that can be sampled after `add`, which wrote over the frames of at most 2 * stack steps."""
         c, f = self.room
         first = jnp.maximum(state.first, state.taken - c)
         number = first[:, None] + np.arange(2 * self.stack, dtype=np.int32)
@@ -139,44 +147,24 @@ class ReplayBuffer(eqx.Module):
         return (first + lost).astype(np.int32)
 
     def size(self, state: ReplayBufferState, window: Int[Array, ""] | int | None = None) -> Int[Array, ""]:
-        """How many steps can be drawn, of the last `window` where that is given."""
+        """How many steps can be sampled, of the last `window` if given."""
         return self._held(state, window).sum()
 
     def _held(self, state: ReplayBufferState, window: Any) -> Any:
-        """The same of each stream. A window is shared out evenly, one step a stream at least."""
+        """The same of each stream. A window is divided evenly, one step a stream at least."""
         held = state.taken - state.first
         return held if window is None else jnp.minimum(held, jnp.maximum(window // self.streams, 1))
 
     def sample(
-        self,
-        state: ReplayBufferState,
-        n: int,
-        key: Key[Array, ""],
-        window: Array | int | None = None,
-        stack: int | None = None,
-    ) -> Transition:
-        """n steps sampled uniformly with replacement, of the last `window` if given, leaves [n, ...]."""
-        stack = stack or self.stack
-        return stack_frames(self.read(state, *self.draw(state, n, key, window), stack), stack)
+        self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Any = None, stack: int | None = None
+    ) -> tuple[Transition, Int[Array, "1 n"]]:
+        """n steps sampled uniformly with replacement, leaves [1, n, ...], and their indices.
 
-    def draw(
-        self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Array | int | None = None
-    ) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
-        """(stream, number) of n steps drawn evenly with replacement, for `read`."""
+        They are of the last `window` steps if given, and of `stack` frames if given.
+        """
         index = jax.random.randint(key, (n,), 0, jnp.maximum(self.size(state, window), 1))
-        return self.numbered(state, index, window)
-
-    def batch(self, state: ReplayBufferState, n: int, key: Key[Array, ""]) -> tuple[Transition, Int[Array, "1 n"]]:
-        """n steps sampled uniformly, leaves [1, n, ...], and their indices."""
-        stream, number = self.draw(state, n, key)
-        steps = stack_frames(self.read(state, stream, number), self.stack)
-        return jax.tree.map(lambda x: x[None], (steps, number % self.room[0]))
-
-    def recent(
-        self, state: ReplayBufferState, n: int, key: Key[Array, ""], window: Array | int, stack: int | None = None
-    ) -> Transition:
-        """n steps sampled uniformly from the last `window`, leaves [1, n, ...]; of `stack` frames if that is given."""
-        return jax.tree.map(lambda x: x[None], self.sample(state, n, key, window, stack))
+        stream, number = self.numbered(state, index, window)
+        return jax.tree.map(lambda x: x[None], (self.read(state, stream, number, stack), number % self.room[0]))
 
     def indices(self, state: ReplayBufferState, rows: int) -> Int[Array, "rows N"]:
         """The indices of the last `rows` steps of every stream."""
@@ -193,56 +181,125 @@ class ReplayBuffer(eqx.Module):
         return stream, state.taken - 1 - back
 
     def latest(self, state: ReplayBufferState, rows: int) -> Transition:
-        """The last `rows` steps of every stream, oldest first, leaves [rows, N, ...]. So many must be held."""
+        """The last `rows` steps of every stream, oldest first, leaves [rows, N, ...]. So many must be stored."""
         shape = rows, self.streams
         number = jnp.broadcast_to(state.taken - rows + jnp.arange(rows)[:, None], shape)
         stream = jnp.broadcast_to(jnp.arange(self.streams), shape)
-        return stack_frames(self.read(state, stream, number), self.stack)
+        return self.read(state, stream, number)
 
     def read(
         self, state: ReplayBufferState, stream: Int[Array, "*b"], number: Int[Array, "*b"], stack: int | None = None
-    ) -> RawBatch:
-        """The steps of those numbers, counted from the very first of their streams; stacks may be asked for lower."""
-        c, f = self.room
+    ) -> Transition:
+        """The steps of those numbers, counted from the very first of their streams; a smaller stack may be asked for.
+
+        Both stacks of a step, channels last, are parts of the same stack + 1 frames.
+        """
+        (c, f), stack, lead = self.room, stack or self.stack, number.ndim
         slot = number % c
-        back = jnp.minimum(jnp.arange((stack or self.stack) - 1, -1, -1), state.age[stream, slot][..., None])
+        back = jnp.minimum(jnp.arange(stack - 1, -1, -1), state.age[stream, slot][..., None])
         at = state.at[stream, slot][..., None]
         frames = jnp.concatenate([at - back, at + 1], -1) % f
-        frames = jax.lax.optimization_barrier(frames)  # or a GPU works them out anew for every byte that it picks
-        take = lambda kept: kept[stream[..., None], frames]  # noqa: E731
-        return RawBatch(jax.tree.map(take, state.frames), jax.tree.map(lambda x: x[stream, slot], state.steps))
+        frames = jax.lax.optimization_barrier(frames)  # or a GPU recomputes them for every byte that it picks
 
+        def stacks(kept: Array) -> tuple[Array, Array]:
+            x = kept[stream[..., None], frames]
+            if not _stacked(x.shape[lead + 1 :], stack):
+                return jnp.take(x, stack - 1, lead), jnp.take(x, stack, lead)
+            side_by_side, channels = jnp.moveaxis(x, lead, -2), x.shape[-1]
+            whole = side_by_side.reshape(*side_by_side.shape[:-2], (stack + 1) * channels)
+            return whole[..., : stack * channels], whole[..., channels:]
 
-def stack_frames(drawn: RawBatch, stack: int) -> Transition:
-    """Transitions with their stacks, channels last: both are parts of the same stack + 1 frames side by side."""
-    lead = drawn.steps.reward.ndim
-
-    def ends(x: Array) -> tuple[Array, Array]:
-        if not _stacked(x.shape[lead + 1 :], stack):
-            return jnp.take(x, stack - 1, lead), jnp.take(x, stack, lead)
-        side_by_side = jnp.moveaxis(x, lead, -2)
-        channels = x.shape[-1]
-        whole = side_by_side.reshape(*side_by_side.shape[:-2], (stack + 1) * channels)
-        return whole[..., : stack * channels], whole[..., channels:]
-
-    obs, after = (jax.tree.map(lambda x, i=i: ends(x)[i], drawn.frames) for i in (0, 1))
-    return drawn.steps._replace(obs=obs, next_obs=after)
-
-
-def last_frame(obs: Any, kept: Any) -> Any:
-    """The last of the frames that an observation is made of, as wide as those that are kept."""
-    return obs[..., -kept.shape[-1] :] if kept.ndim == 5 else obs
+        both = jax.tree.map(stacks, state.frames)
+        obs, after = (jax.tree.map(lambda _, pair, i=i: pair[i], state.frames, both) for i in (0, 1))
+        return jax.tree.map(lambda x: x[stream, slot], state.steps)._replace(obs=obs, next_obs=after)
 
 
 def _stacked(shape: tuple[int, ...], stack: int) -> bool:
     return stack > 1 and len(shape) == 3
 
 
-def require_memory(size: int, setting: str) -> None:
-    """Raise an error for a replay that does not fit on the device, before it is allocated."""
-    free = memory.free()
-    if free is not None and size > free:
-        raise ValueError(
-            f"This replay needs {memory.in_words(size)} for each seed, and {memory.in_words(free)} are free on the "
-            f"device: set a smaller capacity, --set {setting}=... with `made train`, or train fewer --seeds."
-        )
+class SequenceBufferState(NamedTuple):
+    """The steps, and for each the number of the first step of its episode."""
+
+    steps: ReplayBufferState
+    begun: Int[Array, "N C"]
+
+
+class SequenceBuffer(eqx.Module):
+    """Windows of `length` steps, sampled uniformly from all that `steps` stores.
+
+    `whole` windows lie within one episode, as in Dreamer v1; while no episode is long enough, windows are sampled as if
+    it were not set. Without it a window may cross the ends of episodes, which tasks with short ones need.
+
+    >>> pixels = Spec(Space((64, 64, 3), jnp.uint8), Space((1,), jnp.float32, None, -1.0, 1.0))
+    >>> round(SequenceBuffer(ReplayBuffer(250_000, shortest=500)).size_of(pixels) / 1e9, 2)
+    3.08
+    """
+
+    steps: ReplayBuffer = ReplayBuffer(250_000, shortest=500)
+    length: int = eqx.field(static=True, default=50)
+    whole: bool = eqx.field(static=True, default=True)
+    capacity = property(attrgetter("steps.capacity"))
+
+    def __check_init__(self):
+        check_numbers(self, {COUNT: ("length",)})
+        if self.length > self.steps.room[0]:
+            raise ValueError(
+                f"SequenceBuffer draws windows of length steps from streams with room for at least as many, got "
+                f"length={self.length} and {self.steps.room[0]} steps a stream: raise the capacity of its steps, or "
+                "draw shorter windows."
+            )
+
+    def size_of(self, spec: Spec, notes: Notes = NO_NOTES) -> int:
+        """Bytes that it takes, known before anything is allocated."""
+        return self.steps.size_of(spec, notes) + 4 * self.steps.streams * self.steps.room[0]
+
+    def init(self, spec: Spec, notes: Notes = NO_NOTES) -> SequenceBufferState:
+        """An empty buffer on the device. `notes` are a bonus's notes of one step, where it writes any."""
+        steps = self.steps.init(spec, notes, "replay.steps.capacity")
+        return SequenceBufferState(steps, jnp.zeros_like(steps.at))
+
+    def add(self, state: SequenceBufferState, step: Transition) -> SequenceBufferState:
+        """Store one step of every stream, leaves [N, ...]; next_obs is the true successor."""
+        steps, room = state.steps, self.steps.room[0]
+        begun = jnp.where(steps.begins, steps.taken, state.begun[:, (steps.taken - 1) % room])
+        return SequenceBufferState(self.steps.add(steps, step), state.begun.at[:, steps.taken % room].set(begun))
+
+    def last_steps(self, state: SequenceBufferState) -> Bool[Array, "N C"]:
+        """Which of the steps, where they lie, a window can end with."""
+        taken, room = state.steps.taken, self.steps.room[0]
+        number = taken - 1 - (taken - 1 - np.arange(room)) % room
+        first = state.steps.first[:, None]
+        reaches = lambda earliest: number - earliest >= self.length - 1  # noqa: E731
+        held = reaches(first)
+        if not self.whole:
+            return held
+        within = reaches(jnp.maximum(first, state.begun))
+        return jnp.where(within.any(), within, held)
+
+    def size(self, state: SequenceBufferState) -> Int[Array, ""]:
+        """How many windows can be sampled."""
+        return self.last_steps(state).sum()
+
+    def take(self, state: SequenceBufferState, index: Any) -> Transition:
+        """The windows of those numbers below `size`, leaves [T, n, ...]."""
+        taken, room = state.steps.taken, self.steps.room[0]
+        ends = jnp.cumsum(self.last_steps(state).reshape(-1))
+        at = jnp.minimum(jnp.searchsorted(ends, index, side="right"), ends.size - 1)
+        stream, slot = at // room, at % room
+        last = taken - 1 - (taken - 1 - slot) % room
+        number = last + np.arange(1 - self.length, 1)[:, None]
+        return self.steps.read(state.steps, jnp.broadcast_to(stream, number.shape), number)
+
+    def sample(self, state: SequenceBufferState, n: int, key: Key[Array, ""]) -> tuple[Transition, None]:
+        """n windows sampled uniformly with replacement, leaves [T, n, ...]. At least `length` steps must be stored.
+
+        They have no indices, because no bonus caches features of them.
+        """
+        index = jax.random.randint(key, (n,), 0, jnp.maximum(self.size(state), 1))
+        return self.take(state, index), None
+
+
+def single_steps(buffer: ReplayBuffer | SequenceBuffer, state: Any) -> tuple[ReplayBuffer, ReplayBufferState]:
+    """The buffer of single steps that one samples from, and its state."""
+    return (buffer.steps, state.steps) if isinstance(buffer, SequenceBuffer) else (buffer, state)

@@ -12,7 +12,7 @@ import jax
 from made.envs.host_env import Hosted
 from made.training import run_dir, sharding, train_loop
 from made.training.backends import Backend, TrainPlan, compiled_envs, control_tasks, host_envs
-from made.training.control_config import ControlConfig, resolve
+from made.training.control_config import ControlConfig
 from made.training.loggers import JSONL, Line, Meter, Writer
 from made.training.off_policy import ReplayRun
 from made.training.on_policy import RunConfig
@@ -95,7 +95,7 @@ def plan_of(
         raise ValueError(f"train takes a RunConfig, ReplayRun or ControlConfig, got {type(config).__name__}.")
     numbers = _seeds(seeds)
     if isinstance(config, ControlConfig):
-        config = resolve(config)
+        config = config.resolved()
     elif not (isinstance(config.env, Hosted) or config.env.spec.horizon):
         raise ValueError(
             f"train evaluates whole episodes, and {type(config.env).__name__} has no time limit: set spec.horizon."
@@ -208,7 +208,7 @@ def _backend(plan: TrainPlan, devices: int | None, report: Callable[[str], None]
     if on_host and processes > 1:
         raise ValueError("--hosts is for environments that are compiled, and this one is stepped on the host.")
     if on_host:
-        prepare = control_tasks.prepare if isinstance(plan.run, ControlConfig) else host_envs.HostBackend
+        prepare = control_tasks.ControlBackend if isinstance(plan.run, ControlConfig) else host_envs.HostBackend
         backend: Backend = prepare(plan, devices or 1)
         report(compiling)
         return backend

@@ -221,7 +221,7 @@ def predict(
     The window is one within an episode, where any that was drawn is.
     """
     k_draw, k_video, k_tell = jax.random.split(key, 3)
-    drawn = run.replay.sample(known.replay, WINDOWS, k_draw)
+    drawn, _ = run.replay.sample(known.replay, WINDOWS, k_draw)
     ends = (drawn.terminated | drawn.truncated)[:-1].sum(0)
     drawn = jax.tree.map(lambda x: x[:, jnp.argsort(ends)], drawn)
     world, seen = known.agent.world, min(SEEN, run.replay.length)

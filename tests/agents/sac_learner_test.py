@@ -16,7 +16,7 @@ from made.bonuses.made import CoverAtMadeScale
 from made.bonuses.re3 import distances
 from made.bonuses.registry import list_bonuses, make_bonus
 from made.bonuses.release import Re3ReleaseNormalized
-from made.bonuses.replay_data import DRAWS, FromBatch, LastFrame, needs_new, recent_window, under_replay
+from made.bonuses.replay_data import DRAWS, FromBatch, LastFrame, needs_new, recent_window, settle
 from made.core import (
     Agent,
     Bonus,
@@ -123,13 +123,13 @@ def begun(seed: int = 0):
 
 
 def test_one_call_stores_draws_updates_the_bonus_and_learns_from_what_it_pays():
-    came, row = steps(1, seed=1), lambda x: jax.tree.map(lambda leaf: leaf[None], x)
+    came = steps(1, seed=1)
     after, metrics = calls().advance(begun(), came)
 
     def by_hand(state):
         key, k_draw, k_learn = jax.random.split(state.key, 3)
         replay = LEARNER.replay.add(state.replay, trees.index(came, 0))
-        batch = row(LEARNER.replay.sample(replay, 16, jax.random.split(k_draw)[0]))
+        batch, _ = LEARNER.replay.sample(replay, 16, jax.random.split(k_draw)[0])
         batch = batch._replace(extras=ReplayContext(came, batch))
         k_bonus, k_agent = jax.random.split(k_learn)
         bonus, _ = BONUS.update(state.bonus, batch, k_bonus)
@@ -227,7 +227,7 @@ def test_what_is_inside_a_part_that_learns_from_new_steps_gets_those():
     bonus, key, new = Once(MADE(Counting(), TallyRecent())), jax.random.key(0), steps(2, seed=3)
     state, _ = bonus.update(bonus.init(key, STATE), steps(8)._replace(extras=ReplayContext(new, steps(6))), key)
     assert float(state.cover["steps"]) == 2 and np.isclose(state.recent, new.reward.sum())
-    assert needs_new(bonus) and recent_window(bonus) is None and under_replay(bonus) == bonus
+    assert needs_new(bonus) and recent_window(bonus) is None and settle(bonus) == bonus
 
 
 def test_which_steps_a_bonus_asks_a_replay_for():
@@ -236,8 +236,8 @@ def test_which_steps_a_bonus_asks_a_replay_for():
     ]
     deep = MADE.deep(window=700)
     assert recent_window(deep) == 700 and recent_window(MADE.hashed()) is None and needs_new(MADE.hashed())
-    assert under_replay(deep).recent.density.capacity == DRAWS  # type: ignore[attr-defined]
-    assert under_replay(MADE.hashed()) == MADE.hashed(), "counts of a window keep it themselves"
+    assert settle(deep).recent.density.capacity == DRAWS  # type: ignore[attr-defined]
+    assert settle(MADE.hashed()) == MADE.hashed(), "counts of a window keep it themselves"
     with pytest.raises(ValueError, match="one part that learns from recent steps, got 2"):
         recent_window(MADE(MADE(rnd(), VAE()), VAE()))
 
@@ -376,7 +376,7 @@ def test_neighbours_may_be_found_by_the_encoder_of_the_release():
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(ValueError, match="batch=0"):
+    with pytest.raises(ValueError, match="at least 1 as batch, got 0"):
         ReplayLearner(STATE, SAC, BONUS, batch=0)
     with pytest.raises(ValueError, match="Did you mean 'made-released'"):
         make_bonus("made-release", "off_policy")

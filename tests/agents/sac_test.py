@@ -379,5 +379,5 @@ def test_settings_that_mean_nothing_are_refused():
         Layout(encoder="pixel")
     with pytest.raises(ValueError, match="at least 1"):
         Layout(width=0)
-    with pytest.raises(ValueError, match="delay >= 1, got 0"):
+    with pytest.raises(ValueError, match="at least 1 as delay, got 0"):
         RAD(delay=0)

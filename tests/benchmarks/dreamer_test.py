@@ -15,7 +15,7 @@ def test_a_full_replay_holds_windows_within_episodes():
     learner = dreamer.learner("none", "float32", TINY)
     whole = jax.eval_shape(lambda: dreamer.filled(learner, jax.random.key(0)))
     assert jax.tree.structure(whole) == jax.tree.structure(jax.eval_shape(learner.start, jax.random.key(0)))
-    read = lambda replay: (learner.replay.size(replay), learner.replay.take(replay, np.array([0, 5])).frames)  # noqa: E731
+    read = lambda replay: (learner.replay.size(replay), learner.replay.take(replay, np.array([0, 5])).next_obs)  # noqa: E731
     size, frames = quick(lambda key: read(dreamer.filled(learner, key).replay))(jax.random.key(0))
     episodes = [500, 500, 200]
     assert abs(int(size) - sum(n - (TINY.length - 1) for n in episodes)) <= 1
@@ -48,6 +48,6 @@ def test_where_nothing_can_be_drawn_the_row_says_so(monkeypatch):
     monkeypatch.setattr(dreamer.rendering, "choose", refuse)
     (row,) = dreamer.training("here", "float32", Sizes(), 450.0)
     assert "nothing draws here" in row.name and np.isnan(row.value) and row.met is None
-    run = dreamer.sized(dreamer.dreamer_config("pendulum_swingup", "made"), "bfloat16", TINY)
+    run = dreamer.sized(dreamer.control_config("pendulum_swingup", "dreamer", "made"), "bfloat16", TINY)
     assert (run.batch, run.replay.length, run.replay.capacity, run.agent.layout.precision) == (4, 10, 1200, "bfloat16")
     assert (run.train_every, run.updates) == (500, 100), "the paper's ratio"

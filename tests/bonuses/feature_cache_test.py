@@ -10,15 +10,15 @@ from made.bonuses import RE3, Normalized, make_bonus
 from made.bonuses.densities.vae import AutoEncoder
 from made.bonuses.embedding import RandomEncoder
 from made.bonuses.release import ReleasedNetwork, ReleasedRND
-from made.bonuses.replay_data import CachedRE3, CachedRND, FromBatch, LastFrame, encoded, with_feature_cache
+from made.bonuses.replay_data import CachedRE3, CachedRND, FromBatch, LastFrame, encoded, settle
 from made.core import ImageSpace, ReplayContext, Space, Spec, Transition
 from made.nets.fit import Fit
 
 STEPS, SPEC = 12, Spec(ImageSpace((15, 15, 3), jnp.uint8), Space((2,), jnp.float32, None, -1.0, 1.0))
 RND = ReleasedRND(Fit(learning_rate=1e-2), width=16, hidden=8, features=3)
 PAIRS = {  # kept, and made anew
-    "rnd": (with_feature_cache(CachedRND(RND), STEPS), RND),
-    "re3": (with_feature_cache(RE3(16, capacity=40, released=True), STEPS), RE3(16, capacity=12, released=True)),
+    "rnd": (settle(CachedRND(RND), STEPS), RND),
+    "re3": (settle(RE3(16, capacity=40, released=True), STEPS), RE3(16, capacity=12, released=True)),
 }
 
 
@@ -94,15 +94,11 @@ def test_many_images_are_encoded_some_at_a_time():
 
 
 def test_a_learner_settles_what_can_be_kept():
-    made = with_feature_cache(make_bonus("made", "off_policy", pixels=True), 70)
+    made = settle(make_bonus("made", "off_policy", pixels=True), 70)
     assert isinstance(made, LastFrame) and made.bonus.cover.bonus.steps == 70  # type: ignore[attr-defined]
     for name in ("re3", "re3-released"):
-        re3 = with_feature_cache(make_bonus(name, "off_policy", pixels=True), 70).bonus.bonus  # type: ignore[attr-defined]
+        re3 = settle(make_bonus(name, "off_policy", pixels=True), 70).bonus.bonus  # type: ignore[attr-defined]
         assert isinstance(re3, CachedRE3) and re3.bonus.capacity == 70
-        assert with_feature_cache(Normalized(FromBatch(RE3(capacity=90))), 70) == Normalized(
-            FromBatch(RE3(capacity=90))
-        )
-    assert with_feature_cache(Normalized(RE3(capacity=60)), 70) == Normalized(RE3(capacity=60)), (
-        "no room for the whole replay"
-    )
-    assert with_feature_cache(make_bonus("rnd", "off_policy"), 70) == make_bonus("rnd", "off_policy")
+        assert settle(Normalized(FromBatch(RE3(capacity=90))), 70) == Normalized(FromBatch(RE3(capacity=90)))
+    assert settle(Normalized(RE3(capacity=60)), 70) == Normalized(RE3(capacity=60)), "no room for the whole replay"
+    assert settle(make_bonus("rnd", "off_policy"), 70) == make_bonus("rnd", "off_policy")

@@ -218,7 +218,8 @@ KINDS = {
 @pytest.mark.parametrize("out", ["/proc/x", "/dev/null/x", f"{__file__}/x"])
 def test_a_folder_that_cannot_be_made_is_refused_before_anything_begins(capsys, monkeypatch, kind, out):
     begun = []
-    for source, name in ((compiled_envs, "CompiledBackend"), (control_tasks, "prepare"), (host_envs, "HostBackend")):
+    backends = (compiled_envs, "CompiledBackend"), (control_tasks, "ControlBackend"), (host_envs, "HostBackend")
+    for source, name in backends:
         monkeypatch.setattr(source, name, lambda *given: begun.append(given))
     code, told, err = call(capsys, "train", *KINDS[kind], "--steps", "320k", "--out", out)
     assert (code, told, err) == (2, "", f"made: {out} cannot be made: give another folder with --out.\n")

@@ -85,7 +85,7 @@ def _control(agent: str, settings: tuple[str, ...], small: Callable[[Any], Any])
 
     run = small(build("pendulum_swingup", agent, "made", False, 0.1, None, settings))
     plan = TrainPlan(run, (0, 1), evaluate_every=30, checkpoint_every=30, episodes=1)
-    with tempfile.TemporaryDirectory() as folder, contextlib.closing(control_tasks.prepare(plan)) as backend:
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(control_tasks.ControlBackend(plan)) as backend:
         state = train_loop.restore_or_init(plan, backend, Path(folder))
         state = train_loop.train(plan, backend, state, Path(folder), [], lambda lines: None)
         return digest(state.state)

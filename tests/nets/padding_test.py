@@ -8,7 +8,7 @@ import pytest
 from contracts.settings import quick
 
 from made.agents.dreamer.network import Layout, mlp
-from made.agents.dreamer.rssm import RSSM, Latent
+from made.agents.dreamer.world_model import RSSM, Latent
 from made.nets.layers import EVEN, MLP, Dense, PaddedDense, pad_axis, padded_dense
 
 LAYOUT = Layout(stoch=3, deter=6, hidden=5, units=7, precision="bfloat16")

@@ -411,5 +411,5 @@ def test_nothing_listens_on_a_network_beside_environments_in_processes():
         assert len(listening("self")) == len(before) + 1, "the test sees who listens"
     with WorkerPool(Control("pendulum_swingup", pixels=False), (0,)) as workers:
         workers.reset((0,))
-        pids = [process.pid for process in workers._lines._processes]
+        pids = [process.pid for process in workers._processes]
         assert pids and listening("self") == before and not any(map(listening, pids))

@@ -15,25 +15,24 @@ from made.cli.build import build
 from made.core import trees
 from made.training.backends import compiled_envs, control_tasks
 from made.training.control_config import control_config
-from made.training.replay import ReplayBuffer
-from made.training.sequence_buffer import SequenceBuffer
+from made.training.replay import ReplayBuffer, SequenceBuffer
 
 GRID = ["--env", "Empty-5x5", "--agent", "dreamer"]
 CONTROL = ["--env", "pendulum_swingup", "--agent", "dreamer"]
 SAC = ["--env", "pendulum_swingup", "--agent", "sac"]
 RE3 = [*CONTROL, "--bonus", "re3"]
 REFUSED = {
-    "pretrain": ([*CONTROL, "--set", "pretrain=-1"], "pretrain of at least 0, got -1: 0 leaves out"),
-    "no episodes of a control run": ([*CONTROL, "--set", "episodes=0"], "episodes of at least 1, got 0"),
-    "no episodes": ([*GRID, "--set", "episodes=0"], "episodes of at least 1, got 0"),
-    "no batch": ([*GRID, "--set", "batch=0"], "batch of at least 1, got 0"),
-    "no updates": ([*GRID, "--set", "updates=0"], "updates of at least 1, got 0"),
+    "pretrain": ([*CONTROL, "--set", "pretrain=-1"], "at least 0 as pretrain, got -1"),
+    "no episodes of a control run": ([*CONTROL, "--set", "episodes=0"], "at least 1 as episodes, got 0"),
+    "no episodes": ([*GRID, "--set", "episodes=0"], "at least 1 as episodes, got 0"),
+    "no batch": ([*GRID, "--set", "batch=0"], "at least 1 as batch, got 0"),
+    "no updates": ([*GRID, "--set", "updates=0"], "at least 1 as updates, got 0"),
     "few neighbours": (
         [*RE3, "--set", "batch=1"],
         "k=50 needs more of them than batch=1 windows of replay.length=50, 50 in all: add --set batch=2 or more, or "
         "--set bonus.bonus.bonus.k=49 or less",
     ),
-    "no window": ([*CONTROL, "--set", "replay.length=0"], "A window has at least 1 step, got length=0: Dreamer v1"),
+    "no window": ([*CONTROL, "--set", "replay.length=0"], "at least 1 as length, got 0: 50 is usual"),
     "no such noise": ([*CONTROL, "--set", "agent.noise=-1"], "Dreamer takes a number of at least 0 as noise, got -1.0"),
     "a discount on a grid": ([*GRID, "--set", "run.agent.discount=1.5"], "from 0 to 1 as discount, got 1.5: 0.99 is"),
     "a rate of sac": ([*SAC, "--set", "agent.learning_rate=-1"], "at least 0 as learning_rate, got -1.0"),
@@ -58,7 +57,7 @@ def no_beginning(monkeypatch):
     def begun(*given):
         raise AssertionError("it was begun")
 
-    monkeypatch.setattr(control_tasks, "ControlBackend", begun)
+    monkeypatch.setattr(control_tasks, "WorkerPool", begun)
     monkeypatch.setattr(compiled_envs, "CompiledBackend", begun)
 
 

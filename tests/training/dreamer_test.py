@@ -32,10 +32,9 @@ from made.core.schedules import Constant
 from made.training import memory, sharding, train_loop, video
 from made.training.backends import TrainPlan, control_learner, control_tasks
 from made.training.backends.compiled_envs import CompiledBackend
-from made.training.control_config import DREAMER, DreamerConfig, dreamer_bonus_coef, resolve
+from made.training.control_config import DREAMER, DreamerConfig, bonus_coef_for
 from made.training.off_policy import ReplayLearner
-from made.training.replay import ReplayBuffer
-from made.training.sequence_buffer import SequenceBuffer
+from made.training.replay import ReplayBuffer, SequenceBuffer
 
 ACTIONS, FIRST, EVERY, SEEDS = 27, 8, 6, (0, 1)
 SMALL = Layout(stoch=2, deter=4, hidden=4, units=4, depth=2, reward=1, ends=1, value=1, actor=1)
@@ -67,7 +66,7 @@ def plan(pixels: bool = False) -> TrainPlan:
 def whole(tmp_path_factory):
     """(plan, programs, folder, end) of a run that nothing stopped."""
     asked, out = plan(), tmp_path_factory.mktemp("dreamer")
-    with contextlib.closing(control_tasks.prepare(asked)) as backend:
+    with contextlib.closing(control_tasks.ControlBackend(asked)) as backend:
         yield asked, backend, out, go(asked, backend, out)
 
 
@@ -140,7 +139,7 @@ def test_from_pixels_seeds_in_threads_go_on_bit_for_bit_too(drawing, tmp_path, m
     asked = plan(pixels=True)._replace(evaluate_every=10**6)
     monkeypatch.setattr(control_tasks, "in_threads", functools.partial(control_tasks.in_threads, threads=True))
     monkeypatch.setattr(control_learner, "cpu_device", lambda: jax.devices()[0])
-    with contextlib.closing(control_tasks.prepare(asked)) as programs:
+    with contextlib.closing(control_tasks.ControlBackend(asked)) as programs:
         learning = programs.learning
         actor, learning.actor = learning.actor, None
         assert learning.one_by_one, "as on a CPU"
@@ -258,7 +257,7 @@ def test_the_bonus_coefs_are_the_papers_for_dreamer():
         "pendulum_swingup": 0.01,
         "quadruped_run": 0.0005,
     }
-    coef = lambda *names: float(dreamer_bonus_coef(*names)(10**6))  # noqa: E731
+    coef = lambda *names: float(bonus_coef_for(*names, "dreamer")(10**6))  # noqa: E731
     assert coef("walker_run_sparse", "rnd-at-made") == pytest.approx(0.01) and coef("hopper_hop", "none") == 0
     assert coef("quadruped_run", "re3") == pytest.approx(0.1) and coef("finger_spin", "made") == 0.5
 
@@ -269,7 +268,7 @@ REFUSED = {
     "a size": ([*CONTROL, "--set", "task.size=84"], "one frame of 64 x 64 .*task.size=84"),
     "a bonus": ([*CONTROL, "--bonus", "icm"], "no bonus 'icm' for Dreamer"),
     "a first window": ([*CONTROL, "--set", "seed_steps=20"], "replay.length=50 actions, and seed_steps=20"),
-    "no updates": ([*CONTROL, "--set", "updates=0"], "updates of at least 1, got 0"),
+    "no updates": ([*CONTROL, "--set", "updates=0"], "at least 1 as updates, got 0: 100 is usual"),
     "streams": ([*CONTROL, "--set", "replay.steps.streams=2"], "replay.steps.streams and .* must be 1, got 2 and 1"),
     "a gate": ([*CONTROL, "--first-visit"], "--first-visit and --strength are for"),
     "a misspelt grid": (["--env", "Emty-5x5", "--agent", "dreamer"], "no task 'Emty-5x5'. Did you mean 'Empty-5x5'"),
@@ -291,9 +290,9 @@ def test_what_does_not_fit_is_told_in_a_sentence(case, capsys, tmp_path):
 def test_steps_that_are_taken_in_once_must_be_shared_out_evenly():
     run = plan().run
     with pytest.raises(ValueError, match="train_every=8 cannot be shared out over updates=3"):
-        resolve(dataclasses.replace(run, updates=3))  # type: ignore[arg-type]
+        dataclasses.replace(run, updates=3).resolved()  # type: ignore[arg-type]
     other = dataclasses.replace(run, updates=3, bonus=rnd())
-    assert resolve(other).updates == 3  # type: ignore[arg-type, attr-defined]
+    assert other.resolved().updates == 3  # type: ignore[arg-type, attr-defined]
 
 
 def test_a_replay_that_does_not_fit_is_refused_with_the_setting_that_helps(monkeypatch):

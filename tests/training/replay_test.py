@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from made.core import EpisodeNote, Space, Spec, Transition
 from made.training import memory
-from made.training.replay import ReplayBuffer, stack_frames
+from made.training.replay import ReplayBuffer
 
 ACTION = Space((1,), jnp.float32, None, -1.0, 1.0)
 CASES = {  # roomy, wrapping; episodes too short for its frames; two streams of one step each time
@@ -35,7 +35,7 @@ def compiled(name: str):
     if name not in _COMPILED:
         replay = CASES[name]
         everything = jnp.arange(replay.capacity)
-        read = quick(lambda state: stack_frames(replay.read(state, *replay.numbered(state, everything)), replay.stack))
+        read = quick(lambda state: replay.read(state, *replay.numbered(state, everything)))
         _COMPILED[name] = replay, quick(replay.add), read
     return _COMPILED[name]
 
@@ -118,7 +118,7 @@ def test_draws_are_even_and_a_window_is_the_latest():
     replay, streams, state = filled("streams", [5, 2], 31)
     rewards = lambda window: [float(s.reward) for x in streams for s in x.held(replay)[:window]]  # noqa: E731
     draw = quick(
-        lambda state, window: (replay.sample(state, 4000, jax.random.key(0), window), replay.size(state, window))
+        lambda state, window: (replay.sample(state, 4000, jax.random.key(0), window)[0], replay.size(state, window))
     )
     for window, of_each in ((1000, 7), (6, 3), (1, 1)):
         truth = rewards(of_each)
@@ -153,7 +153,7 @@ def test_notes_of_a_bonus_are_kept_beside_a_step():
         notes = EpisodeNote(trace=np.array([i], np.int32)), EpisodeNote(trace=np.full((1, 2), i, np.float32))
         blank = np.zeros((1, 2), np.float32), np.zeros((1, 1), np.float32), np.zeros(1, np.float32)
         state = push(state, Transition(*blank, blank[0], np.zeros(1, bool), np.zeros(1, bool), *notes))
-    read = quick(lambda state: stack_frames(replay.read(state, *replay.numbered(state, jnp.arange(4))), 1))(state)
+    read = quick(lambda state: replay.read(state, *replay.numbered(state, jnp.arange(4))))(state)
     assert read.note.trace.tolist() == [5, 4, 3, 2] and read.next_note.trace[:, 1].tolist() == [5, 4, 3, 2]
 
 
@@ -179,7 +179,7 @@ def test_its_size_is_known_before_and_a_naive_one_takes_six_times_as_much(monkey
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="capacity=1, stack=1, streams=2"):
+    with pytest.raises(ValueError, match="capacity=1 and streams=2"):
         ReplayBuffer(1, streams=2)
     with pytest.raises(ValueError, match=r"stack=2 needs images .* \(8, 8, 3\)"):
         ReplayBuffer(10, stack=2).init(Spec(Space((8, 8, 3), jnp.uint8), ACTION))

@@ -22,8 +22,7 @@ from made.nets.fit import Fit
 from made.training import memory
 from made.training.off_policy import ReplayLearner, ReplayRun
 from made.training.on_policy import RunConfig, evaluate
-from made.training.replay import ReplayBuffer, stack_frames
-from made.training.sequence_buffer import SequenceBuffer
+from made.training.replay import ReplayBuffer, SequenceBuffer
 
 SPEC = Spec(Space((2,), jnp.float32), Space((1,), jnp.float32, None, -1.0, 1.0), horizon=6)
 CASES = {
@@ -39,7 +38,7 @@ def compiled(name: str):
     if name not in _COMPILED:
         one = CASES[name]
         every = jnp.arange(one.steps.capacity)
-        read = quick(lambda state: (one.size(state), stack_frames(one.take(state, every), one.stack)))
+        read = quick(lambda state: (one.size(state), one.take(state, every)))
         _COMPILED[name] = quick(one.add), read
     return _COMPILED[name]
 
@@ -106,13 +105,12 @@ def test_the_windows_are_those_of_a_list(name, lengths, n):
 def test_draws_are_even_and_whole_ones_stay_within_an_episode():
     one, streams, state = filled("whole", [5, 2, 4], 40)
     windows = streams[0].windows(int(state.steps.taken - state.steps.first[0]), 3, True)
-    drawn = quick(lambda state, key: one.sample(state, 3000, key))(state, jax.random.key(0))
+    drawn, _ = quick(lambda state, key: one.sample(state, 3000, key))(state, jax.random.key(0))
     assert drawn.obs.shape == (3, 3000, 2) and not np.asarray(drawn.terminated | drawn.truncated)[:-1].any()
     counts = np.array([(np.asarray(drawn.reward)[0] == window[0].reward).sum() for window in windows])
     assert counts.sum() == 3000 and (np.abs(counts - 3000 / len(counts)) < 4 * np.sqrt(3000 / len(counts))).all()
-    recent = one.recent(state, 200, jax.random.key(1), 2).reward
+    recent = one.steps.sample(state.steps, 200, jax.random.key(1), 2)[0].reward
     assert set(np.asarray(recent)[0].tolist()) == {float(s.reward) for _, s in streams[0].steps[-2:]}
-    assert CASES["crossing"].recent(state, 6, jax.random.key(1), 4).reward.shape == (1, 6)
 
 
 def test_its_size_is_known_and_what_cannot_be_is_refused(monkeypatch):
@@ -187,8 +185,8 @@ def test_one_call_stores_draws_windows_updates_the_bonus_and_learns_from_what_it
     def by_hand(replay, agent, bonus, key, fresh):
         key, k_draw, k_learn = jax.random.split(key, 3)
         k_batch, k_recent = jax.random.split(k_draw)
-        recent = learner.replay.recent(replay, DRAWS, k_recent, 9)
-        batch = learner.replay.sample(replay, 6, k_batch)._replace(extras=ReplayContext(fresh, recent))
+        recent, _ = learner.replay.steps.sample(replay.steps, DRAWS, k_recent, 9)
+        batch = learner.replay.sample(replay, 6, k_batch)[0]._replace(extras=ReplayContext(fresh, recent))
         k_bonus, k_agent = jax.random.split(k_learn)
         bonus, _ = learner.bonus.update(bonus, batch, k_bonus)
         pays = lambda b: b.reward + 0.1 * learner.bonus.reward(bonus, b)  # noqa: E731
@@ -213,11 +211,11 @@ def test_one_call_stores_draws_windows_updates_the_bonus_and_learns_from_what_it
     assert np.isclose(same["paid"], metrics["paid"]) and int(apart.replay.steps.taken) == 16
     one, told = quick(lambda state: stored(state, more))(state), []
     for i in range(2):  # one a call
-        one, metrics_of = quick(lambda state, i: learner.study_one(state, i, 2, 4))(one, i)
+        one, metrics_of = quick(lambda state, i: learner.study(state, 2, 4, i))(one, i)
         told.append(float(metrics_of["paid"]))
     pairs = zip(*map(jax.tree.leaves, ((apart.agent, apart.bonus), (one.agent, one.bonus))), strict=True)
     assert all(np.allclose(a, b, atol=1e-5) for a, b in pairs) and np.isclose(np.mean(told), same["paid"])
-    for call in (lambda: learner.study(state, 2), lambda: learner.study_one(state, 0, 2)):
+    for call in (lambda: learner.study(state, 2), lambda: learner.study(state, 2, i=0)):
         with pytest.raises(ValueError, match="takes in every step once: say how many are new"):
             call()
     assert float(metrics["paid"]) > float(metrics["mean"])

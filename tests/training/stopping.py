@@ -18,7 +18,7 @@ def stopped(
     """
     left, receive = [after], WorkerPool.receive
 
-    def fails(self, part=None):
+    def fails(self, part=0):
         left[0] -= n_envs in (None, self.n_envs) and not part  # the first part of a step stands for all
         if left[0] == -1 or (left[0] < 0 and not once):
             raise error("stopped by the test\nand where that was")

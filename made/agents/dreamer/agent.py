@@ -1,8 +1,7 @@
 """Dreamer: an actor that learns in a learned world model, the model-based agent of the paper.
 
-agent          how it acts, and its three losses
-world_model    posterior states, likelihoods, open-loop predictions, transitions for a bonus on latent states
-rssm           the recurrent state-space model
+agent          how it acts, its three losses, and transitions for a bonus on latent states
+world_model    the recurrent state-space model, posterior states, likelihoods, open-loop predictions
 network        sizes, encoder, decoder, actor
 """
 
@@ -14,19 +13,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from made.agents.dreamer.network import Actor, Layout, action_size, check_actions, mlp
-from made.agents.dreamer.rssm import Latent
-from made.agents.dreamer.world_model import (
-    PosteriorStates,
-    WorldModel,
-    check_bonus,
-    imagination_starts,
-    imagined_latents,
-    latent_spec,
-    replayed_latents,
-)
+from made.agents.dreamer.network import Actor, Layout, action_size, mlp
+from made.agents.dreamer.world_model import Latent, PosteriorStates, WorldModel, imagination_starts
 from made.agents.returns import lambda_returns
-from made.core import Agent, Bonus, Metrics, Spec, Transition
+from made.core import Agent, Bonus, Metrics, NoMemory, Space, Spec, Transition, trees
 from made.core.config import ABOVE_ZERO, AT_LEAST_ZERO, SHARE, check_numbers
 from made.nets.fit import descend
 from made.nets.layers import MLP
@@ -102,22 +92,34 @@ class Dreamer(Agent):
     curiosity_coef: float = 1.0
 
     def __check_init__(self):
-        check_bonus(self.curiosity)
+        bonus = self.curiosity
+        if bonus is not None and (not isinstance(bonus.memory, NoMemory) or "value" in bonus.reads):
+            raise ValueError(
+                f"Dreamer.curiosity rewards imagined states, which have neither episodes nor a table of values, but "
+                f"{type(bonus).__name__} reads {', '.join(bonus.reads)}: use one such as RND or Disagreement."
+            )
         check_numbers(self, RANGES)
         if self.horizon < 2:
             raise ValueError(f"Dreamer imagines horizon >= 2 steps, the last for its value alone, got {self.horizon}.")
 
     def init(self, key, spec: Spec) -> DreamerState:
-        check_actions(spec)
+        action = spec.action
+        vector = action.n is None and len(action.shape) == 1 and (action.low, action.high) == (-1.0, 1.0)
+        if not vector and (action.n is None or action.shape):
+            raise ValueError(
+                f"Dreamer chooses one of n discrete actions, or vectors within [-1, 1], but the actions are {action}. "
+                "Rescale them to [-1, 1], or flatten several discrete ones into one."
+            )
         if spec.goal is not None:
             raise ValueError("Dreamer is not shown goals: use a bonus that gives none.")
         k_world, k_actor, k_value, k_bonus = jax.random.split(key, 4)
         world = WorldModel(spec, self.layout, self.ends, key=k_world)
-        actor = Actor(self.layout, spec.action, key=k_actor)
+        actor = Actor(self.layout, action, key=k_actor)
         value = mlp(self.layout.features, self.layout.units, self.layout.value, 1, key=k_value)
         parts: tuple[PyTree, ...] = (world, actor, value)
         optimisers = tuple(rate.init(x) for rate, x in zip(self._rates(), parts, strict=True))
-        curiosity = () if self.curiosity is None else self.curiosity.init(k_bonus, latent_spec(spec, self.layout))
+        latents = spec._replace(obs=Space((self.layout.features,), jnp.float32))
+        curiosity = () if self.curiosity is None else self.curiosity.init(k_bonus, latents)
         return DreamerState(world, actor, value, optimisers, curiosity, jnp.zeros((), jnp.int32))
 
     def _rates(self) -> tuple[optax.GradientTransformation, ...]:
@@ -158,8 +160,8 @@ class Dreamer(Agent):
         (loss, (posteriors, of_model)), of_world = gradient_of(state.world, batch, reward, k_model)
         posteriors = jax.lax.stop_gradient(posteriors)
         if self.curiosity is not None:
-            seen, _ = self.curiosity.update(state.curiosity, replayed_latents(posteriors, batch), k_bonus)
-            state = state._replace(curiosity=seen)
+            between = replayed_latents(posteriors, batch)
+            state = state._replace(curiosity=self.curiosity.update(state.curiosity, between, k_bonus)[0])
         gradient_of = jax.value_and_grad(self.actor_loss, has_aux=True)
         start, live = imagination_starts(posteriors, batch.terminated)
         (aim, (dreamt, of_dream)), of_actor = gradient_of(state.actor, state, start, live, k_actor)
@@ -227,3 +229,23 @@ class Acting(eqx.Module):
         policy = self.actor(features)
         action = policy.sample(k_act)
         return action, (action, policy.log_prob(action), policy.entropy(k_entropy))
+
+
+# Transitions between latent states, from which `Dreamer.curiosity` learns and for which it is added as reward.
+
+
+def replayed_latents(posteriors: PosteriorStates, batch: Transition) -> Transition:
+    """The sequences [T, B] as transitions between latent states."""
+    arrivals, starts = posteriors.arrivals.latent.features, posteriors.starts.latent.features
+    before = trees.select(posteriors.fresh, starts, jnp.concatenate([starts[:1], arrivals[:-1]]))
+    return Transition(before, batch.action, batch.reward, arrivals, batch.terminated, batch.truncated)
+
+
+def imagined_latents(
+    first: Float[Array, "n f"], features: Float[Array, "H n f"], actions: Float[Array, "H n a"], space: Space
+) -> Transition:
+    """Imagined transitions [H, n]. Gradients reach the actor through the states."""
+    taken = actions if space.n is None else jnp.argmax(actions, -1).astype(jnp.int32)
+    before = jnp.concatenate([first[None], features[:-1]])
+    off = jnp.zeros(features.shape[:-1], bool)
+    return Transition(before, jax.lax.stop_gradient(taken), off.astype(jnp.float32), features, off, off)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from made.core import Space, Spec, dict_obs
+from made.core import Space, dict_obs
 from made.core.config import COUNT, POSITIVE, check_numbers
 from made.nets.distributions import OneHot, TanhNormal
 from made.nets.fast_conv import DOWN, UP, Filters, filters
@@ -270,15 +270,3 @@ def action_size(action: Space) -> int:
 def as_vectors(action: Array, space: Space) -> Float[Array, "*b a"]:
     """Actions as vectors: one-hot if discrete."""
     return action.astype(jnp.float32) if space.n is None else jax.nn.one_hot(action, space.n)
-
-
-def check_actions(spec: Spec) -> None:
-    """Raise ValueError for actions that are neither one of n nor vectors within [-1, 1]."""
-    action = spec.action
-    one_of_n = action.n is not None and action.shape == ()
-    vector = action.n is None and len(action.shape) == 1 and (action.low, action.high) == (-1.0, 1.0)
-    if not one_of_n and not vector:
-        raise ValueError(
-            f"Dreamer chooses one of n discrete actions, or vectors within [-1, 1], but the actions are {action}. "
-            "Rescale them to [-1, 1], or flatten several discrete ones into one."
-        )

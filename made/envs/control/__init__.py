@@ -1,4 +1,4 @@
-"""The DeepMind Control suite from pixels or states: its tasks, three sparse ones beside, and processes to run them.
+"""The DeepMind Control suite from pixels or states: its tasks, three sparse ones, and processes to run them.
 
 Nothing here imports dm_control before a task is made, so tables and settings can be read where it is not installed.
 

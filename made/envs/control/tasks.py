@@ -1,5 +1,6 @@
 """What a control task is, by name, and how it is shown and stepped."""
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -14,14 +15,14 @@ from made.envs.control import rendering
 
 
 class Sparse(NamedTuple):
-    """A task of the suite, and the least reward that is paid."""
+    """A task of the suite, and the threshold of its reward."""
 
     domain: str
     task: str
     least: float
 
 
-# cheetah: dense r = clip(speed / 10, 0, 1), so that nothing is paid below a speed of 2.5.
+# cheetah: dense r = clip(speed / 10, 0, 1), so the reward is 0 below a speed of 2.5.
 # walker: dense r = stand (5 move + 1) / 6; the threshold is on that whole product.
 SPARSE: dict[str, Sparse] = {
     "cheetah_run_sparse": Sparse("cheetah", "run", 0.25),
@@ -31,7 +32,7 @@ SPARSE: dict[str, Sparse] = {
 
 
 class Thresholded:
-    """A task of the suite that pays r where r >= least and 0 elsewhere; all else is the wrapped task's."""
+    """A task of the suite whose reward is r where r >= least and else 0; all else is the wrapped task's."""
 
     def __init__(self, task: Any, least: float):
         self._task, self.least = task, least
@@ -44,29 +45,17 @@ class Thresholded:
         return getattr(self._task, name)
 
 
-def load_sparse(name: str, seed: int, steps: int) -> Any:
-    """One of SPARSE as an environment of dm_control, with episodes of so many steps."""
-    from dm_control import suite
-    from dm_control.rl.control import Environment
-
-    chosen = SPARSE[name]
-    dense = suite.load(chosen.domain, chosen.task, task_kwargs={"random": seed})
-    step = dense.control_timestep()
-    task = Thresholded(dense.task, chosen.least)
-    return Environment(dense.physics, task, time_limit=steps * step, control_timestep=step)
-
-
-EPISODE = 1000  # environment steps: dm_control's clock in every task that has one
+EPISODE = 1000  # environment steps: dm_control's time limit in every task that has one
 COLORS = 3
 
 
 class Control(eqx.Module):
     """A task of the DeepMind Control suite, or one of `made.envs.control.tasks`, with its settings.
 
-    An action is held for `repeat` steps, whose rewards are summed. A picture has `size` by `size` pixels and an
+    An action is held for `repeat` steps, whose rewards are summed. A frame has `size` by `size` pixels and an
     observation the last `stack` of them, newest last. The defaults are those of the paper's release (Appendix B.4).
-    `pixels=False` shows the state as one vector. `quick=True` draws with a coarser shadow map:
-    twice as fast without a GPU, and other pixels are few, but it is not the paper's picture to the bit.
+    `pixels=False` shows the state as one vector. `low_res_shadows=True` renders a coarser shadow map: twice as fast
+    without a GPU, and few pixels differ.
 
     >>> Control("cheetah_run").spec(actions=6).obs.shape
     (100, 100, 9)
@@ -96,7 +85,7 @@ class Control(eqx.Module):
 
     @property
     def frame(self) -> tuple[int, int, int]:
-        """The shape of one picture."""
+        """The shape of one frame."""
         return (self.size, self.size, COLORS)
 
     def first_obs(self, frame: np.ndarray) -> np.ndarray:
@@ -108,7 +97,7 @@ class Control(eqx.Module):
         return np.concatenate([obs[..., COLORS:], frame], axis=-1) if self.pixels else frame
 
     def spec(self, actions: int, numbers: int = 0) -> Spec:
-        """What an agent may know: `actions` entries in [-1, 1], and pictures or a state of so many numbers."""
+        """What an agent may know: `actions` entries in [-1, 1], and frames or a state of so many numbers."""
         shape = (self.size, self.size, COLORS * self.stack)
         obs = Space(shape, jnp.dtype("uint8"), None, 0.0, 255.0) if self.pixels else Space((numbers,), jnp.float32)
         return Spec(obs, Space((actions,), jnp.float32, None, -1.0, 1.0), horizon=self.horizon)
@@ -133,13 +122,11 @@ def make_control(name: str, **changes: Any) -> Control:
     if name not in CONTROL and name not in SPARSE:
         check_name(name, suite_names())
     known = CONTROL["quadruped_run"] if name.startswith("quadruped_") else CONTROL.get(name, Control(name))
-    fields = {
-        field: getattr(known, field) for field in ("repeat", "camera", "size", "stack", "pixels", "low_res_shadows")
-    }
+    fields = [field.name for field in dataclasses.fields(Control) if field.name != "task"]
     for field in changes:
         if field not in fields:
-            raise ValueError(f"A control task has no setting {field!r}.{suggest(field, list(fields))}")
-    return Control(name, **(fields | changes))
+            raise ValueError(f"A control task has no setting {field!r}.{suggest(field, fields)}")
+    return dataclasses.replace(known, task=name, **changes)
 
 
 @functools.cache
@@ -156,7 +143,7 @@ def suite_names() -> dict[str, tuple[str, str]]:
 
 
 def check_name(name: str, suite: dict[str, tuple[str, str]]) -> None:
-    """Refuse a name that is neither the suite's nor ours; of a domain that is there, say which tasks it has."""
+    """Raise ValueError for a name that is neither the suite's nor ours; for a known domain, list its tasks."""
     if name in suite or name in SPARSE:
         return
     domains = sorted({domain for domain, _ in suite.values()}, key=len, reverse=True)  # humanoid_CMU before humanoid

@@ -23,7 +23,7 @@ from made.experiments.statistics import CensoredTimes, time_to_threshold
 from made.experiments.store import Scale
 from made.experiments.store.table import Table
 from made.experiments.types import read_settings
-from made.training.control_config import ControlConfig, DreamerConfig, control_config, resolve
+from made.training.control_config import ControlConfig, DreamerConfig, control_config
 
 # The six tasks, and what RAD+RE3 has after 500K steps in its authors' own data: mean of 5 seeds.
 PUBLISHED_RE3 = {
@@ -155,7 +155,7 @@ def run_of(
     else:  # what is never filled need not be held
         run = override(run, "replay.capacity", str(min(run.replay.capacity, steps // repeat)))
     bonus = sized(run.bonus, setting.width, near) if setting.width else run.bonus
-    return resolve(dataclasses.replace(run, bonus=bonus, iterations=steps // repeat, every=every // repeat))
+    return dataclasses.replace(run, bonus=bonus, iterations=steps // repeat, every=every // repeat).resolved()
 
 
 def sized(bonus: Any, width: int, near: float) -> Any:

@@ -16,7 +16,7 @@ from made.experiments.paper import control_verdicts as claims
 from made.experiments.store import Scale
 from made.experiments.store.table import Label, Table
 from made.experiments.types import Claim, Experiment, PaperFigure, Verdict, above, effects_of, together
-from made.training.control_config import DreamerConfig, dreamer_config, resolve_dreamer
+from made.training.control_config import DreamerConfig, control_config
 
 METHODS = ("none", "re3", "made", "made-released", "rnd-at-made")
 COLUMNS = ("frames", "return", "eval_return", "bonus", "bonus_strength", "intrinsic_return", "entropy")
@@ -90,7 +90,7 @@ SETTINGS = {
 
 def run_of(task: str, method: str, scale: Scale, budget: Budget) -> DreamerConfig:
     """One configuration: Dreamer with a bonus, at the task's bonus coefficient for it."""
-    run = dreamer_config(task, method)
+    run = control_config(task, "dreamer", method)
     for setting in SETTINGS[shared.named(scale)].settings.split():
         path, value = setting.split("=")
         run = override(run, path, value)
@@ -98,7 +98,7 @@ def run_of(task: str, method: str, scale: Scale, budget: Budget) -> DreamerConfi
     if not run.task.pixels:  # small networks for two cores, on smaller batches
         bonus = nearer(shared.sized(bonus, RE3_ROOM, 64), run.batch * run.replay.length)
     lengths = {"iterations": budget.steps // repeat, "every": budget.every // repeat}
-    return resolve_dreamer(dataclasses.replace(run, bonus=bonus, **lengths))
+    return dataclasses.replace(run, bonus=bonus, **lengths).resolved()  # type: ignore[return-value]
 
 
 def nearer(bonus: Any, steps: int) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PyTree, Shaped
+from jaxtyping import Array, PyTree
 
 from made.bonuses.replay_data import needs_new
 from made.core import Spec, Transition
@@ -28,6 +28,8 @@ _JUDGED = 0x6A756467  # sets the keys of evaluations apart from those of trainin
 _compiling = threading.Lock()
 
 Leaves = list[Array]
+Updated = tuple[Leaves, MetricSums]
+States = tuple[ReplayLearnerState, ...]  # one of all seeds, or one a seed
 
 
 class CompiledOnce:
@@ -39,14 +41,13 @@ class CompiledOnce:
 
     def __call__(self, *given: Any) -> Any:
         which = tuple(x for x in given if isinstance(x, int))  # static arguments
-        if which in self._ready:
-            return self.program(*given)
-        with _compiling:
-            if which not in self._ready:  # no other thread was first
-                with compile_lock():
-                    found = self.program(*given)
-                self._ready.add(which)
-                return found
+        if which not in self._ready:
+            with _compiling:
+                if which not in self._ready:  # no other thread was first
+                    with compile_lock():
+                        found = self.program(*given)
+                    self._ready.add(which)
+                    return found
         return self.program(*given)
 
 
@@ -108,7 +109,7 @@ class ControlLearner:
         indices = jax.tree.unflatten(self.tree, range(len(leaves)))
         self._params, self._replay = Part.of(run.agent.acting_params(indices.agent)), Part.of(indices.replay)
         self._acting = {explore: CompiledOnce(functools.partial(self._act, explore)) for explore in (True, False)}
-        self._storing = {steps: CompiledOnce(self._store, donate_argnums=0) for steps in (1, run.at_once)}
+        self._storing = {steps: CompiledOnce(self._store, donate_argnums=0) for steps in (1, run.train_every)}
         self._introducing = CompiledOnce(self._introduce, static_argnums=1, donate_argnums=0)
         self._updating = CompiledOnce(self._update, static_argnums=4, donate_argnums=(0, 1))
         self._phases: list[Callable] = []  # the same for each kind of update
@@ -120,7 +121,7 @@ class ControlLearner:
         self._copied: list[Any] = [None for _ in self._start_keys]  # parameters on the device that acts
         self._metrics: tuple[str, ...] | None = None  # the names of what an update measures, once it was traced
         self._burst = threading.Lock()
-        self.actor = cpu_device() if run.at_once > 1 and not self.vectorized else None
+        self.actor = cpu_device() if run.train_every > 1 and not self.vectorized else None
         if self.actor is not None:
             self._keys[True] = jax.device_put(act_keys, self.actor)
 
@@ -128,11 +129,11 @@ class ControlLearner:
         """What belongs to all seeds [L, ...], as one part or one a seed."""
         return [x] if self.vectorized else [x[i] for i in range(len(self.seeds))]
 
-    def like(self) -> tuple[ReplayLearnerState, ...]:
+    def like(self) -> States:
         """The shapes of the states."""
         return tuple(jax.eval_shape(self._many(self.learner.start), key) for key in self._start_keys)
 
-    def start(self) -> tuple[ReplayLearnerState, ...]:
+    def start(self) -> States:
         """Nothing seen yet."""
         return tuple(jax.tree.map(compiled_envs.strip_weak_type, self._start(key)) for key in self._start_keys)
 
@@ -141,9 +142,7 @@ class ControlLearner:
         self._waiting, self._copied = [[] for _ in learners], [None for _ in learners]
         return [jax.tree.leaves(one) for one in learners]
 
-    def close(
-        self, learners: list[Leaves], sums: list[Any], t: int
-    ) -> tuple[tuple[ReplayLearnerState, ...], dict[str, Any], np.ndarray]:
+    def close(self, learners: list[Leaves], sums: list[Any], t: int) -> tuple[States, dict[str, Any], np.ndarray]:
         """The states at the end of a log interval, its metrics [L], and where something was not finite [L]."""
         states = [jax.tree.unflatten(self.tree, self._stored(i, one, all_steps=True)) for i, one in enumerate(learners)]
         if sums[0] is None:  # nothing was learned yet
@@ -162,14 +161,7 @@ class ControlLearner:
         return tuple(jax.tree.map(jnp.array, blank) for _ in self._start_keys)
 
     def act(
-        self,
-        i: int,
-        leaves: Leaves,
-        carry: PyTree,
-        began: Bool[np.ndarray, " n"],
-        obs: Shaped[np.ndarray, "n ..."],
-        *when: int,
-        explore: bool = True,
+        self, i: int, leaves: Leaves, carry: Any, began: np.ndarray, obs: np.ndarray, *when: int, explore: bool = True
     ) -> tuple[PyTree, Array]:
         """(carry, actions) for what the environments of the i-th state show.
 
@@ -200,13 +192,12 @@ class ControlLearner:
             leaves, sums = self._studied(leaves, sums, t, updates, new if needs_new(self.run.bonus) else 0)
             self._copied[i] = None
         elif t == first:
-            room = getattr(self.run.replay, "steps", self.run.replay).room[0]
-            leaves = self._introducing(leaves, min(self.run.seed_steps, room))  # the first actions it still holds
+            leaves = self._introducing(leaves, self.run.held_seed_steps)
         return leaves, sums
 
     def _stored(self, i: int, leaves: Leaves, all_steps: bool) -> Leaves:
         """The arrays once steps that wait are in the replay: full chunks, or all of them."""
-        waiting, many = self._waiting[i], self.run.at_once
+        waiting, many = self._waiting[i], self.run.train_every
         while len(waiting) >= many or (all_steps and waiting):
             n = many if len(waiting) >= many else 1
             steps = jax.tree.map(lambda *x: np.concatenate(x, int(self.vectorized)), *waiting[:n])
@@ -267,30 +258,17 @@ class ControlLearner:
         introduce = lambda state: self.learner.introduce(state, rows)  # noqa: E731
         return jax.tree.leaves(self._many(introduce)(jax.tree.unflatten(self.tree, leaves)))
 
-    def _update(
-        self, leaves: Leaves, sums: MetricSums, step: Transition, t: Array, kind: int | None
-    ) -> tuple[Leaves, MetricSums]:
+    def _update(self, leaves: Leaves, sums: MetricSums, step: Transition, t: Array, kind: int | None) -> Updated:
         learner = self.learner if kind is None else self.learner.kinds[kind]
+        return self._learned(learner.advance, leaves, sums, t, step)
 
-        def update(state: ReplayLearnerState, step: Transition):
-            replay = learner.store(state.replay, step)
-            return learner.update(state._replace(replay=replay), (step, learner.replay.indices(replay, 1)))
-
-        state, measured = self._many(update)(jax.tree.unflatten(self.tree, leaves), step)
-        return jax.tree.leaves(state), self._added(sums, measured, t)
-
-    def _study(
-        self, leaves: Leaves, sums: MetricSums, t: Array, i: Array | None, updates: int, rows: int
-    ) -> tuple[Leaves, MetricSums]:
+    def _study(self, leaves: Leaves, sums: MetricSums, t: Array, i: Array | None, updates: int, rows: int) -> Updated:
         """All of so many updates, or the i-th of them."""
-        learner = self.learner
-        each = lambda state: learner.study_one(state, i, updates, rows)  # noqa: E731
-        study = self._many((lambda state: learner.study(state, updates, rows)) if i is None else each)
-        state, measured = study(jax.tree.unflatten(self.tree, leaves))
-        return jax.tree.leaves(state), self._added(sums, measured, t)
+        return self._learned(lambda state: self.learner.study(state, updates, rows, i), leaves, sums, t)
 
-    def _added(self, sums: MetricSums, measured: Any, t: Array) -> MetricSums:
-        return self._many(compiled_envs.accumulate, (0, 0, None))(sums, measured, t)
+    def _learned(self, update: Callable, leaves: Leaves, sums: MetricSums, t: Array, *given: Any) -> Updated:
+        state, measured = self._many(update)(jax.tree.unflatten(self.tree, leaves), *given)
+        return jax.tree.leaves(state), self._many(compiled_envs.accumulate, (0, 0, None))(sums, measured, t)
 
 
 def to_numpy(actions: Array | np.ndarray) -> np.ndarray:
@@ -300,7 +278,7 @@ def to_numpy(actions: Array | np.ndarray) -> np.ndarray:
 
 def memory_outside_replay(run: ControlConfig, spec: Spec) -> int:
     """Bytes that a seed needs on the device without its replay: networks, optimizers, and the bonus's buffers."""
-    return memory.size_of(jax.eval_shape(run.learner(spec).start_without_replay, jax.random.key(0)))
+    return memory.size_of(jax.eval_shape(lambda key: run.learner(spec).start(key, replay=False), jax.random.key(0)))
 
 
 def require_memory(run: ControlConfig, size: int, seeds: int, rest: int = 0) -> None:

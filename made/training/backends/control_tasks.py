@@ -14,7 +14,7 @@ the others. On a CPU the seeds take turns in one thread, because the matmuls use
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Int64, PyTree
 
 from made.core import Metrics, Spec, Transition, trees
-from made.envs.control.simulation import Arrays
+from made.envs.control.gym_env import Arrays
 from made.envs.control.worker_pool import WorkerError, WorkerPool
 from made.training import checkpoint, sharding
 from made.training.backends import Backend, LogRecord, TrainPlan, compiled_envs, raise_if_nan
@@ -59,35 +59,27 @@ def learner_of(state: ControlState, lane: int, seeds: int, pixels: bool) -> Repl
     return trees.index(state.learners[0], lane) if shared else state.learners[lane]
 
 
-def prepare(plan: TrainPlan, devices: int = 1) -> "ControlBackend":
-    """The backend of a plan that can run here. Programs are compiled at the first action and the first update."""
-    if devices != 1:
-        raise ValueError(f"--devices {devices} spreads compiled environments; control tasks take --devices 1.")
-    plan.run.demand()  # its length is known now
-    return ControlBackend(plan)
-
-
 class ControlBackend(Backend):
-    """The environments of every seed and the learner."""
+    """The environments of every seed and the learner. Programs are compiled at the first action and update."""
 
-    def __init__(self, plan: TrainPlan):
+    def __init__(self, plan: TrainPlan, devices: int = 1):
+        if devices != 1:
+            raise ValueError(f"--devices {devices} spreads compiled environments; control tasks take --devices 1.")
         run: ControlConfig = plan.run  # type: ignore[assignment]
+        run.demand()  # its length is known now
         self.plan, self.task, self.at = plan, run.task, -1
         self._training: WorkerPool | None = None
         self._judge: WorkerPool | None = None
-        try:
+        with self._close_on_error():
             spec = self.workers.spec
             require_memory(run, run.replay.size_of(spec), len(plan.seeds), memory_outside_replay(run, spec))
             self.learning = ControlLearner(run, spec, plan.seeds)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def workers(self) -> WorkerPool:
         """One environment for each seed, started where there are none."""
         if self._training is None:
-            with _shorten_worker_errors():
+            with self._close_on_error():
                 parts = len(self.plan.seeds) if self.task.pixels else 1
                 self._training = WorkerPool(self.task, self.plan.seeds, parts=parts)
         return self._training  # type: ignore
@@ -100,10 +92,30 @@ class ControlBackend(Backend):
         self._training = self._judge = None
         self.at = -1
 
+    @contextlib.contextmanager
+    def _close_on_error(self) -> Iterator[None]:
+        """After an error environments may be in the middle of a step, so the next call starts new ones.
+
+        The error of a process names the process and has the last line of its traceback.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self.close()
+            if not isinstance(error, WorkerError):
+                raise
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            message = lines[0] if len(lines) == 1 else f"{lines[0].split(' failed:')[0]} failed: {lines[-1]}"
+            goes_on = "The same command goes on from the last checkpoint, where there is one."
+            raise ValueError(f"{message.rstrip('.')}. {goes_on}") from error
+
     def like(self) -> ControlState:
         """The shapes of a state, and where it has numbers those of the start."""
         workers, n = self.workers, len(self.plan.seeds)
-        blank, action = np.zeros_like(workers.seen), np.zeros((n, *workers.spec.action.shape), np.float32)
+        blank, action = (
+            np.zeros_like(workers.newest(workers.obs)),
+            np.zeros((n, *workers.spec.action.shape), np.float32),
+        )
         came = Transition(blank, action, np.zeros(n, np.float32), blank, np.zeros(n, bool), np.zeros(n, bool))  # type: ignore
         age, k, carries = np.zeros(n, np.int64), np.asarray(0, np.int64), self.learning.carries(1)
         return ControlState(self.learning.like(), workers.save(), came, age, k, carries)
@@ -118,16 +130,6 @@ class ControlBackend(Backend):
         """What learns on the device, as it was read from a checkpoint."""
         return state._replace(learners=jax.device_put(state.learners), carries=jax.device_put(state.carries))
 
-    @contextlib.contextmanager
-    def _close_on_error(self) -> Iterator[None]:
-        """After an error environments may be in the middle of a step, so the next call starts new ones."""
-        try:
-            with _shorten_worker_errors():
-                yield
-        except BaseException:
-            self.close()
-            raise
-
     def advance(self, state: ControlState, n: int) -> tuple[ControlState, LogRecord]:
         """n actions of every seed, and what they measured."""
         with self._close_on_error():
@@ -137,24 +139,36 @@ class ControlBackend(Backend):
             in_threads(lambda part, i: stepper.turn(part, first, i, n), len(state.learners), n + 1)
             self.at = first + n
             learners, scalars, bad = self.learning.close(stepper.learners, stepper.sums, self.at)
-            after = ControlState(
-                learners,
-                self.workers.save(),
-                jax.tree.map(lambda *x: np.concatenate(x), *stepper.steps),
-                stepper.age,
-                np.asarray(self.at, np.int64),
-                tuple(stepper.carries),
-            )
-            return after, LogRecord({**stepper.episodes.means(), **scalars}, bad)  # type: ignore
+            count, total, length = stepper.ended
+            some = np.where(count > 0, count, np.nan)  # NaN where no episode ended
+            episodes = {"return": total / some, "length": length / some, "episodes": count}
+            came = jax.tree.map(lambda *x: np.concatenate(x), *stepper.steps)
+            after = (self.workers.save(), came, stepper.age, np.asarray(self.at, np.int64), tuple(stepper.carries))
+            return ControlState(learners, *after), LogRecord({**episodes, **scalars}, bad)  # type: ignore
 
     def evaluate(self, state: ControlState) -> Metrics:
         """Mean return of every seed over complete episodes with the mean action."""
-        k, episodes = int(state.k), self.plan.episodes
+        k, episodes, steps = int(state.k), self.plan.episodes, self.task.horizon
         seeds = [seed_for(seed, k, _JUDGED, i) for seed in self.plan.seeds for i in range(episodes)]
+        totals, began = np.full(len(seeds), np.nan), np.ones(len(seeds), bool)
+        carries = list(self.learning.carries(episodes))
+        leaves = [jax.tree.leaves(one) for one in state.learners]
+
+        def turn(part: int, i: int) -> None:
+            place = workers.place(part)
+            if i:
+                step = workers.receive(part)
+                began[place] = step.terminated | step.truncated
+                totals[place] = np.where(began[place] & np.isnan(totals[place]), step.total, totals[place])
+            if i < steps:
+                given = leaves[part], carries[part], began[place], workers.obs_of(part)
+                carries[part], asked = self.learning.act(part, *given, k, i, explore=False)
+                workers.send(to_numpy(asked), part)
+
         with self._close_on_error():
-            self._judge = judge = self._judge or WorkerPool(self.task, seeds, parts=len(state.learners))
-            judge.reset(seeds)
-            totals = evaluate_episodes(self.learning, state.learners, judge, episodes, self.task.horizon, k)
+            self._judge = workers = self._judge or WorkerPool(self.task, seeds, parts=len(state.learners))
+            workers.reset(seeds)
+            in_threads(turn, len(state.learners), steps + 1)
         count = np.full(len(self.plan.seeds), episodes, float)
         return {"eval_return": totals.reshape(-1, episodes).mean(1), "eval_episodes": count}  # type: ignore[dict-item]
 
@@ -167,7 +181,7 @@ class AsyncStepper:
         parts = range(len(state.learners))
         self.learners, self.carries, self.age = learning.open(state.learners), list(state.carries), state.age.copy()
         self.sums: list[Any] = [None for _ in parts]
-        self.episodes = EpisodeStats(len(plan.seeds))
+        self.ended = np.zeros((3, len(plan.seeds)))  # episodes, and the sums of their returns and lengths
         self._slices = [workers.place(part) for part in parts]
         self.steps = [trees.index(state.came, place) for place in self._slices]  # type: ignore[arg-type]
         self._acted: list[Any] = [None for _ in parts]  # (observation, action) of the step that is waited for
@@ -201,57 +215,9 @@ class AsyncStepper:
         step, place = self.workers.receive(part), self._slices[part]
         self.steps[part] = Transition(*self._acted[part], step.reward, step.frame, step.terminated, step.truncated)  # type: ignore
         self.age[place] += 1
-        ended = step.terminated | step.truncated
-        self.episodes.add(place, ended, step.total, self.age[place] * self.plan.run.unroll)
+        ended, frames = step.terminated | step.truncated, self.age[place] * self.plan.run.unroll
+        self.ended[:, place] += np.where(ended, (np.ones(len(ended)), step.total, frames), 0.0)
         self.age[place] = np.where(ended, 0, self.age[place])
-
-
-class EpisodeStats:
-    """The episodes that ended in a log interval."""
-
-    def __init__(self, seeds: int):
-        self.count, self.total, self.length = np.zeros((3, seeds))
-
-    def add(self, place: slice, ended: np.ndarray, total: np.ndarray, length: np.ndarray) -> None:
-        """One more step of those seeds."""
-        self.count[place] += ended
-        self.total[place] += np.where(ended, total, 0.0)
-        self.length[place] += np.where(ended, length, 0)
-
-    def means(self) -> dict[str, Any]:
-        """Mean return and length; NaN where no episode ended. Lengths are in steps of the environment."""
-        some = np.where(self.count > 0, self.count, np.nan)
-        return {"return": self.total / some, "length": self.length / some, "episodes": self.count}
-
-
-def evaluate_episodes(
-    learning: ControlLearner,
-    learners: Sequence[ReplayLearnerState],
-    workers: WorkerPool,
-    episodes: int,
-    steps: int,
-    k: int,
-) -> np.ndarray:
-    """The return of the first episode of every environment by the mean action, `episodes` of each seed, [L * episodes].
-
-    k is the number of actions so far.
-    """
-    totals, began = np.full(workers.n_envs, np.nan), np.ones(workers.n_envs, bool)
-    carries, leaves = list(learning.carries(episodes)), [jax.tree.leaves(one) for one in learners]
-
-    def turn(part: int, i: int) -> None:
-        place = workers.place(part)
-        if i:
-            step = workers.receive(part)
-            began[place] = step.terminated | step.truncated
-            totals[place] = np.where(began[place] & np.isnan(totals[place]), step.total, totals[place])
-        if i < steps:
-            given = leaves[part], carries[part], began[place], workers.obs_of(part)
-            carries[part], asked = learning.act(part, *given, k, i, explore=False)
-            workers.send(to_numpy(asked), part)
-
-    in_threads(turn, len(learners), steps + 1)
-    return totals
 
 
 def in_threads(turn: Callable[[int, int], None], parts: int, turns: int, threads: bool | None = None) -> None:
@@ -285,15 +251,3 @@ def in_threads(turn: Callable[[int, int], None], parts: int, turns: int, threads
             over.set()  # the main thread was interrupted while waiting
     if failed:
         raise failed[0]
-
-
-@contextlib.contextmanager
-def _shorten_worker_errors() -> Iterator[None]:
-    """The error of a process in one sentence: which process, and the last line of its traceback."""
-    try:
-        yield
-    except WorkerError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        message = lines[0] if len(lines) == 1 else f"{lines[0].split(' failed:')[0]} failed: {lines[-1]}"
-        goes_on = "The same command goes on from the last checkpoint, where there is one."
-        raise ValueError(f"{message.rstrip('.')}. {goes_on}") from error

@@ -15,8 +15,7 @@ from jax.tree_util import Partial
 
 from made.agents.dreamer.agent import Dreamer, DreamerState
 from made.agents.dreamer.network import Actor, Decoder, Encoder, Layout, Leaf, as_vectors, leaf_of, leaves_of
-from made.agents.dreamer.rssm import Latent
-from made.agents.dreamer.world_model import imagination_starts, latent_spec, open_loop
+from made.agents.dreamer.world_model import Latent, imagination_starts, open_loop
 from made.bonuses import NovelD
 from made.core import Space, Spec, Transition, trees
 
@@ -53,7 +52,7 @@ def begun(agent: Dreamer, spec: Spec):
     draw = lambda x: jnp.asarray(rng.normal(size=x.shape) / math.sqrt(sum(x.shape[-2:])), jnp.float32)  # noqa: E731
     networks = [jax.tree.map(draw, part) for part in (state.world, state.actor, state.value)]
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (state.optimisers, state.k))
-    bonus, latents = agent.curiosity, latent_spec(spec, agent.layout)
+    bonus, latents = agent.curiosity, spec._replace(obs=Space((agent.layout.features,), jnp.float32))
     return DreamerState(*networks, blank[0], () if bonus is None else bonus.init(jax.random.key(1), latents), blank[1])
 
 
@@ -230,7 +229,8 @@ def test_the_actor_climbs_through_the_imagined_dynamics(point):
     With a bonus in imagination too, which is climbed in the same way.
     """
     agent, bonus = dataclasses.replace(point[0], horizon=2, curiosity=rnd()), rnd()
-    state = point[1]._replace(curiosity=bonus.init(jax.random.key(1), latent_spec(VECTOR, TINY)))
+    latents = VECTOR._replace(obs=Space((TINY.features,), jnp.float32))
+    state = point[1]._replace(curiosity=bonus.init(jax.random.key(1), latents))
     rng, live = np.random.default_rng(1), jnp.ones(40, bool).at[:5].set(False)
     start = Latent(*(jnp.asarray(rng.normal(size=(40, n)), jnp.float32) for n in (6, 3)))
 

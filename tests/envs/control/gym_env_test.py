@@ -49,18 +49,6 @@ def test_its_spec_is_that_of_its_spaces(suite):
     assert env.reset()[0].shape == env.made_spec.obs.shape == (24,)
 
 
-def test_it_goes_on_from_what_was_saved_stack_included(drawn):
-    first, second = (ControlEnv("hopper_hop", seed=seed, size=24, low_res_shadows=True) for seed in (0, 1))
-    for _ in range(2):
-        before = first.step(np.full(4, 0.5))[0]
-    assert np.array_equal(second.load(first.save()), before)
-    for _ in range(3):
-        (a, *rest), (b, *others) = first.step(-np.ones(4)), second.step(-np.ones(4))
-        assert np.array_equal(a, b) and rest == others
-    with pytest.raises(ValueError, match="does not fit hopper_hop: obs is uint8"):
-        ControlEnv("hopper_hop", size=24, stack=2, low_res_shadows=True).load(first.save())
-
-
 def test_it_runs_in_a_vector_environment_of_gymnasium(suite):
     envs = gymnasium.vector.SyncVectorEnv(
         [lambda: ControlEnv("pendulum_swingup", pixels=False, repeat=500)] * 2,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from made.envs.control import make_control
-from made.envs.control.simulation import Simulation, load
+from made.envs.control.gym_env import Simulation, load
 
 
 def small(name: str, **settings) -> Simulation:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from made.envs.control.tasks import load_sparse
+from made.envs.control.gym_env import load
 
 
 def walker_reward(physics, speed: float) -> float:
@@ -22,7 +22,7 @@ def thresholded(reward: float, least: float) -> float:
 
 @pytest.mark.parametrize("velocity", [-1.0, 0.0, 2.4, 2.6, 6.0, 12.0])
 def test_a_cheetah_is_paid_from_a_quarter_of_its_speed_on(suite, velocity):
-    env = load_sparse("cheetah_run_sparse", seed=0, steps=1000)
+    env = load("cheetah_run_sparse", seed=0)
     env.reset()
     env.physics.data.qvel[:] = 0
     env.physics.data.qvel[0] = velocity
@@ -34,7 +34,7 @@ def test_a_cheetah_is_paid_from_a_quarter_of_its_speed_on(suite, velocity):
 
 @pytest.mark.parametrize(("name", "speed", "least"), [("walker_run_sparse", 8, 0.25), ("walker_walk_sparse", 1, 0.7)])
 def test_a_walker_is_paid_where_the_whole_product_reaches_the_threshold(suite, name, speed, least):
-    env, paid, kept = load_sparse(name, seed=0, steps=1000), [], []
+    env, paid, kept = load(name, seed=0), [], []
     env.reset()
     for height in (-0.8, -0.3, 0.0):  # of the root; at 0 the torso is 1.3 m up
         for velocity in (0.0, 0.1, 0.5, 0.6, 0.7, 0.9, 1.5, 2.0, 3.0, 9.0):
@@ -50,7 +50,7 @@ def test_a_walker_is_paid_where_the_whole_product_reaches_the_threshold(suite, n
 
 
 def test_all_else_is_the_wrapped_tasks_own(suite):
-    ours, theirs = load_sparse("walker_run_sparse", 5, 1000), suite.load("walker", "run", task_kwargs={"random": 5})
+    ours, theirs = load("walker_run_sparse", 5), suite.load("walker", "run", task_kwargs={"random": 5})
     (first, second), steps = (ours.reset(), theirs.reset()), 0
     while not first.last():
         assert all(np.array_equal(first.observation[name], x) for name, x in second.observation.items())

@@ -57,14 +57,14 @@ def shared():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "options", lambda level: {"xla_backend_optimization_level": 0})
         patch.setattr(os, "cpu_count", lambda: 1)
-        real, made = control_tasks.prepare, []
+        real, made = control_tasks.ControlBackend, []
 
         def once(plan, devices):
             if not made:
                 made.append(real(plan, devices))
             return made[0]
 
-        patch.setattr(control_tasks, "prepare", once)
+        patch.setattr(control_tasks, "ControlBackend", once)
         own = types.SimpleNamespace(closing=contextlib.nullcontext, ExitStack=contextlib.ExitStack)
         patch.setattr(train_run, "contextlib", own)  # the backend stays open
         patch.setattr(resumable, "SECONDS", 0.0)  # a checkpoint at each row

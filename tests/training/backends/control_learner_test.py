@@ -18,7 +18,7 @@ def step(i, seeds=()):
 def waiting(many, vectorized=False):
     """(a learner that stores so many steps at a time, the rewards of each call that stores)"""
     learner, calls = ControlLearner.__new__(ControlLearner), []
-    learner.run, learner.vectorized = SimpleNamespace(at_once=many), vectorized  # type: ignore[assignment]
+    learner.run, learner.vectorized = SimpleNamespace(train_every=many), vectorized  # type: ignore[assignment]
     learner._waiting, learner._replay = [[]], Part([1], None)
     store = lambda replay, steps: [calls.append(np.squeeze(steps.reward).tolist()) or replay[0] + 1]  # noqa: E731
     learner._storing = {1: store, many: store}  # type: ignore[dict-item]

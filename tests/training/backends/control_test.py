@@ -23,7 +23,7 @@ from made.cli.build import build
 from made.cli.train import Train
 from made.core.config import to_dict
 from made.envs.control import rendering
-from made.envs.control.simulation import Simulation
+from made.envs.control.gym_env import Simulation
 from made.training import checkpoint, checkpoint_file, memory, run_dir, sharding, train_loop
 from made.training.backends import TrainPlan, control_learner, control_tasks
 from made.training.backends.control_learner import ControlLearner
@@ -62,7 +62,7 @@ def whole(request, tmp_path_factory):
     if request.param == "rad":
         request.getfixturevalue("drawing")
     asked, out = plan(request.param), tmp_path_factory.mktemp(request.param)
-    with contextlib.closing(control_tasks.prepare(asked)) as backend:
+    with contextlib.closing(control_tasks.ControlBackend(asked)) as backend:
         yield asked, backend, out, go(asked, backend, out)
 
 
@@ -167,7 +167,7 @@ def test_a_run_killed_in_the_middle_of_a_row_goes_on_bit_for_bit(whole, tmp_path
 def test_a_seed_that_takes_turns_with_others_is_the_same_alone(whole, tmp_path):
     asked, _, out, _ = whole
     alone = asked._replace(seeds=SEEDS[1:])
-    with contextlib.closing(control_tasks.prepare(alone)) as programs:
+    with contextlib.closing(control_tasks.ControlBackend(alone)) as programs:
         go(alone, programs, tmp_path)
     assert rows(tmp_path) == [line for line in rows(out) if line["seed"] == SEEDS[1]]
 
@@ -177,7 +177,7 @@ def test_seeds_in_threads_of_their_own_are_the_same(drawing, tmp_path, monkeypat
     asked, compiled, ends = plan("rad"), [], []
     monkeypatch.setattr(sharding, "compiled", lambda lowered: compiled.append(1) or [one.compile() for one in lowered])
     in_threads = control_tasks.in_threads
-    with contextlib.closing(control_tasks.prepare(asked)) as programs:
+    with contextlib.closing(control_tasks.ControlBackend(asked)) as programs:
         programs.learning = ControlLearner(asked.run, programs.workers.spec, SEEDS, at_phase=True)  # type: ignore[arg-type]
         for threads in (True, False):
             monkeypatch.setattr(control_tasks, "in_threads", functools.partial(in_threads, threads=threads))
@@ -227,7 +227,7 @@ def test_parameters_that_are_no_numbers_stop_the_run_before_they_act(whole):
 def test_a_process_that_dies_is_named_in_a_sentence(whole):
     asked, programs, out, _ = whole
     state = train_loop.restore_or_init(asked, programs, out).state
-    programs.workers._lines._processes[0].kill()
+    programs.workers._processes[0].kill()
     words = r"with seeds 0, 1 failed: .*exit code -9[^.]*\. The same command .* last checkpoint, where there is one"
     with pytest.raises(ValueError, match=words):
         programs.advance(state, 1)
@@ -259,7 +259,7 @@ REFUSED = {
         ["--env", "hopper_hop", "--agent", "sac", "--set", "bonus.recent.density.window=0"],
         "last window=0 pairs.*choose 1 <= window",
     ),
-    "a batch": (["--env", "hopper_hop", "--agent", "sac", "--set", "batch=0"], "batch of at least 1, got 0"),
+    "a batch": (["--env", "hopper_hop", "--agent", "sac", "--set", "batch=0"], "at least 1 as batch, got 0"),
     "a bonus": (["--env", "hopper_hop", "--agent", "sac", "--bonus", "mad"], "no bonus 'mad' for control.*'made'"),
     "a gate": (["--env", "hopper_hop", "--agent", "sac", "--first-visit"], "--first-visit and --strength are for"),
     "devices": (["--env", "hopper_hop", "--agent", "sac", "--devices", "2"], "control tasks take --devices 1"),

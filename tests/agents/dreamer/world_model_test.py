@@ -7,9 +7,9 @@ import pytest
 from contracts.settings import quick
 from jax.tree_util import Partial
 
-from made.agents.dreamer import rssm
+from made.agents.dreamer import world_model
 from made.agents.dreamer.network import Layout
-from made.agents.dreamer.rssm import RSSM, Latent
+from made.agents.dreamer.world_model import RSSM, Latent
 from made.core import trees
 from made.nets.distributions import Normal
 
@@ -129,10 +129,8 @@ def test_a_sequence_is_its_steps_and_begins_again_where_an_episode_does(model):
 
 def test_an_episode_begins_from_nothing(model):
     embed, noise = real(2, B, EMBEDDING), real(2, B, 3, seed=3)
-    begun = compiled(model.begin)(embed, noise)
-    assert close(
-        begun, compiled(model.posterior_step)(model.blank(2, B), np.zeros((2, B, ACTIONS), np.float32), embed, noise)
-    )
+    blank, still = Latent(np.zeros((2, B, 6)), np.zeros((2, B, 3))), np.zeros((2, B, ACTIONS), np.float32)
+    assert close(compiled(model.begin)(embed, noise), compiled(model.posterior_step)(blank, still, embed, noise))
 
 
 def test_imagination_is_its_steps_and_an_open_loop_follows_its_actions(model):
@@ -174,9 +172,8 @@ def test_steps_that_share_a_pass_of_the_loop_give_the_same_states_and_slopes(mod
 
     assert scans("cpu") == [1, 1, 1] and scans("gpu") == [5, 3, 5]
     shared = quick(lambda model: jax.grad(found, has_aux=True)(model))(model)
-    monkeypatch.setattr(rssm, "WATCHED_AT_A_TIME", 2)
-    monkeypatch.setattr(rssm, "IMAGINED_AT_A_TIME", 1)
-    assert scans("gpu") == [2, 1, 1]
+    monkeypatch.setattr(world_model, "UNROLLED", 2)
+    assert scans("gpu") == [2, 2, 2]
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     alone = quick(lambda model: jax.grad(found, has_aux=True)(model))(model)
     for one, other in zip(*(jax.tree.leaves(x) for x in (shared, alone)), strict=True):
