@@ -64,7 +64,7 @@ def shared():
                 made.append(real(plan))
             return made[0]
 
-        patch.setattr(control_tasks, "ControlBackend", once)
+        patch.setattr(resumable, "control_tasks", types.SimpleNamespace(ControlBackend=once))
         patch.setattr(resumable, "contextlib", types.SimpleNamespace(closing=contextlib.nullcontext))  # it stays open
         patch.setattr(resumable, "SECONDS", 0.0)  # a checkpoint at each row
         patch.setattr(resumable, "SELDOM", 0.0)
