@@ -64,7 +64,7 @@ def shared():
                 made.append(real(plan, devices))
             return made[0]
 
-        patch.setattr(control_tasks, "ControlBackend", once)
+        patch.setattr(train_run, "control_tasks", types.SimpleNamespace(ControlBackend=once))
         own = types.SimpleNamespace(closing=contextlib.nullcontext, ExitStack=contextlib.ExitStack)
         patch.setattr(train_run, "contextlib", own)  # the backend stays open
         patch.setattr(resumable, "SECONDS", 0.0)  # a checkpoint at each row
