@@ -155,9 +155,8 @@ def train(
 ) -> TrainState:
     """Train from a state to the last update. `show` is called with each log record as lines, one a seed.
 
-    Records are written before the checkpoint that covers them, so a kill at any moment loses none and doubles none. If
-    the plan's time is up it saves and raises `TimeLimitReached`, and after SIGTERM `Terminated`.
-    Of several processes all gather the state, and the first saves it.
+    Records are written before the checkpoint that covers them, so a kill loses none and doubles none. If the plan's
+    time is up it saves and raises `TimeLimitReached`, and after SIGTERM `Terminated`. All processes gather the state.
     """
     saved, since, check = train_state.update, train_state.seconds, NaNCheck(plan, train_state.state, out)
     alone = jax.process_count() == 1  # one process cannot save what others hold, and its clock is not theirs
@@ -175,10 +174,9 @@ def train(
 
         sharding.on_first_process(write)
 
-    in_main = alone and threading.current_thread() is threading.main_thread()
+    if in_main := alone and threading.current_thread() is threading.main_thread():
+        _deferred.set()
     try:
-        if in_main:
-            _deferred.set()
         while train_state.update < plan.run.iterations:
             began, before = time.monotonic(), train_state.update
             train_state, lines = advance_interval(plan, backend, train_state, writers, check)

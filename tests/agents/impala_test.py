@@ -185,7 +185,7 @@ def test_it_follows_the_reward_it_is_given():
             return (batch.action == 0).astype(float)
 
     run = RunConfig(Walk(), IMPALA(Layout(**TINY), learning_rate=1e-2), Scaled(Zero()), n_envs=8, unroll=12)
-    state = jax.jit(start)(run, jax.random.key(0))
+    state = jax.jit(lambda run, key: run.start(key))(run, jax.random.key(0))
     batch = None
 
     @jax.jit

@@ -21,7 +21,7 @@ LOCK = small_lock().sample_task(jax.random.key(0))  # drawn here, so that nobody
 @pytest.fixture(scope="module")
 def runs():
     """A run of each agent, started and iterated once, by two programs that all agents of one kind share."""
-    begin, step = jax.jit(start), jax.jit(iterate)
+    begin, step = jax.jit(lambda run, key: run.start(key)), jax.jit(iterate)
     made = {}
 
     def get(name: str):
