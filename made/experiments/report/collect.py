@@ -132,8 +132,12 @@ def _chosen(each: Sequence[tuple[Study, Store | None]], to: Path, earlier: Mappi
         if section.provenance and table.labels():
             return _above(section, one, each, to) if runner.not_run(one, table) else section
         partial.append(section)
-    if (section := earlier.get(partial[0].name)) is None:
-        return partial[0]
+    name = partial[0].name
+    return _copied(earlier[name], to) if name in earlier else partial[0]
+
+
+def _copied(section: Section, to: Path) -> Section:
+    """A section of an earlier report, with its figures copied to the folder of the new page."""
     figures = [figure._replace(file=to / figure.file.name) for figure in section.figures]
     for old, new in zip(section.figures, figures, strict=True):
         if old.file.resolve() != new.file.resolve():

@@ -13,6 +13,7 @@ from made.experiments.store.locking import locked, wait_for
 JOB, ID = Job("lock", "vi/made", 3, Scale.SMOKE), "ab12"
 OTHER = JOB._replace(seed=4)
 HOLD = f"""import os, sys
+from made.experiments.store import Job, Scale, Store
 from made.experiments.store.locking import locked
 with locked(Store(sys.argv[1]), [(Job(*{tuple(JOB[:3])!r}, Scale.SMOKE), {ID!r})]):
     print(os.getpid(), flush=True)

@@ -272,6 +272,7 @@ RACE = """
 import sys
 import numpy as np
 from pathlib import Path
+from made.experiments.store import Job, RunExists, Scale, Store
 mine = float(sys.argv[2])
 store, won = Store(Path(sys.argv[1])), 0
 print("ready", flush=True)
