@@ -22,7 +22,7 @@ from made.core.config import to_dict
 from made.training import backends, checkpoint, checkpoint_file, memory, run_dir
 from made.training.backends import compiled_envs, control_tasks, host_envs
 
-pytestmark = pytest.mark.usefixtures("cache")  # the same programs are compiled again and again
+pytestmark = pytest.mark.usefixtures("cache", "level_1")  # runs are compared with those of other processes
 # A learner with a state worth comparing that compiles in no time.
 LOCK = ["train", "--env", "lock-H5", "--agent", "q-learning", "--bonus", "made-tabular", "--seeds", "2"]
 SMALL = [*LOCK, "--set", "n_envs=4", "--set", "unroll=8", "--every", "320", "--checkpoint-every", "960"]
