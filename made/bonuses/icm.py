@@ -1,4 +1,4 @@
-"""Bonuses of forward models: ICM's error, RIDE's impact in ICM's embedding, and the disagreement of an ensemble."""
+"""ICM: the error of a forward model in an embedding of inverse dynamics."""
 
 from typing import ClassVar, NamedTuple
 
@@ -9,9 +9,8 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from made import nets
 from made.bonuses.embedding import Embedding, EmbeddingBonus, InverseModel, he_scaled
-from made.bonuses.episodic import VisitCounts
-from made.core import Bonus, EpisodeMemory, Space, trees
-from made.core.config import AT_LEAST_ZERO, SEVERAL, setting
+from made.core import Space, trees
+from made.core.config import AT_LEAST_ZERO, setting
 from made.nets.fit import Fit, FitState, with_prefix
 
 
@@ -85,82 +84,3 @@ class ICM(EmbeddingBonus):
         items = trees.flatten_leading((batch.obs, batch.action, batch.next_obs), 2)
         state, metrics = self.fit.fit(loss, state, items, key)
         return state, with_prefix(metrics, "icm")
-
-
-class RIDE(Bonus):
-    """The change that a step makes in ICM's embedding, over the root of the visits of this episode.
-
-        b(s, a, s') = || phi(s') - phi(s) ||_2 / sqrt(N_e(s'))
-
-    Raileanu and Rocktaeschel, "RIDE: Rewarding Impact-Driven Exploration" (2020). phi is that of `model` and learns
-    as it does; N_e counts the arrival it rewards. On grids phi sees the agent's view and N_e counts full states,
-    where the environment shows a hash of them.
-    """
-
-    model: ICM = ICM()
-    memory: EpisodeMemory = VisitCounts()
-    reads: ClassVar[tuple[str, ...]] = ("obs", "next_obs", "next_note")
-
-    def init(self, key, spec):
-        return self.model.init(key, spec)
-
-    def reward(self, state, batch, *, value=None):
-        def impact(obs, after) -> Float[Array, ""]:
-            return jnp.linalg.norm(self.model.embed(state, after) - self.model.embed(state, obs))
-
-        moved = trees.over_leading(impact, batch.reward.ndim)(batch.obs, batch.next_obs)
-        visits: Array = batch.next_note.trace
-        return moved / jnp.sqrt(visits.astype(moved.dtype))
-
-    def update(self, state, batch, key):
-        return self.model.update(state, batch, key)
-
-
-class DisagreementState(NamedTuple):
-    """The fixed embedding, and the forward models, stacked."""
-
-    embedding: Embedding
-    models: FitState
-
-
-class Disagreement(EmbeddingBonus):
-    """How much an ensemble of forward models disagrees about what comes next.
-
-        b(s, a) = mean over features of Var_m f_m(phi(s), a),   phi fixed and random, f_m -> phi(s')
-
-    Pathak, Gandhi and Gupta, "Self-Supervised Exploration via Disagreement" (2019). Noise that no model can predict has
-    no bonus: all models come to predict its mean. The models differ in their start alone and learn from the same
-    batches. It reads s and a only, so planners over all (s, a) can use it.
-    """
-
-    models: int = setting(5, SEVERAL, static=True)
-    fit: Fit = Fit()
-    reads: ClassVar[tuple[str, ...]] = ("obs", "action")
-
-    def init(self, key, spec):
-        k_embedding, k_models = jax.random.split(key)
-        one = lambda k: Forward(self.embedding, spec.action, self.width, key=k)  # noqa: E731
-        models = self.fit.init(jax.vmap(one)(jax.random.split(k_models, self.models)))
-        return DisagreementState(self.embedding_of(spec, k_embedding), models)
-
-    def reward(self, state, batch, *, value=None):
-        def spread(obs, action) -> Float[Array, ""]:
-            return jnp.mean(jnp.var(self._foresee(state.models.params, state.embedding(obs), action), axis=0))
-
-        return trees.over_leading(spread, batch.reward.ndim)(batch.obs, batch.action)
-
-    def update(self, state, batch, key):
-        obs, action, after = trees.flatten_leading((batch.obs, batch.action, batch.next_obs), 2)
-
-        def loss(models, items, key):
-            here, action, there = items
-            said = jax.vmap(self._foresee, (None, 0, 0))(models, here, action)  # [B, models, d]
-            # Summed over models: each then learns as fast as it would alone.
-            return jnp.mean(jnp.sum((said - there[:, None]) ** 2, axis=1)), {}
-
-        items = jax.vmap(state.embedding)(obs), action, jax.vmap(state.embedding)(after)
-        models, metrics = self.fit.fit(loss, state.models, items, key)
-        return DisagreementState(state.embedding, models), with_prefix(metrics, "disagreement")
-
-    def _foresee(self, models, here: Float[Array, " d"], action: Array) -> Float[Array, "models d"]:
-        return jax.vmap(lambda model: model(here, action))(models)

@@ -5,14 +5,19 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from made.bonuses.amigo import AMIGo
 from made.bonuses.combinators import FirstVisit, Normalized
-from made.bonuses.count import Bernstein, Count, HashedCount, NoBonus
-from made.bonuses.icm import ICM, RIDE, Disagreement
+from made.bonuses.count import Bernstein, Count, NoBonus
+from made.bonuses.disagreement import Disagreement
+from made.bonuses.e3b import E3B
+from made.bonuses.hashed_count import HashedCount
+from made.bonuses.icm import ICM
 from made.bonuses.made import MADE, CoverAtMadeScale
-from made.bonuses.ngu import E3B, NGU
+from made.bonuses.ngu import NGU
+from made.bonuses.noveld import NovelD
 from made.bonuses.re3 import RE3
 from made.bonuses.release import OrthogonalRND, Re3ReleaseNormalized, ReleasedRND, ReleasedVAE, made_released
 from made.bonuses.replay_data import CachedRND, FromBatch, LastFrame
-from made.bonuses.rnd import RND, NovelD
+from made.bonuses.ride import RIDE
+from made.bonuses.rnd import RND
 from made.core import Bonus
 from made.core.plugins import Registry
 from made.nets.fit import Fit

@@ -1,4 +1,4 @@
-"""Random network distillation, and NovelD and BeBold, which reward the gain of a novelty such as that."""
+"""Random network distillation."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from made.bonuses.embedding import ENDS, Embedding, EmbeddingBonus, StateBonus
-from made.bonuses.episodic import VisitCounts
-from made.core import Bonus, EpisodeMemory, NoMemory, dict_obs, running_stats, trees
-from made.core.config import AT_LEAST_ZERO, COUNT_OR_NONE, setting
+from made.core import dict_obs, running_stats, trees
+from made.core.config import COUNT_OR_NONE, setting
 from made.nets.fit import Fit, FitState, with_prefix
 
 FAR = 5.0  # normalized observations are kept within this many deviations, as in the paper
@@ -83,41 +82,3 @@ def whiten(seen: tuple[PyTree, ...], part: PyTree) -> PyTree:
 
     leaves, tree = jax.tree.flatten(part)
     return jax.tree.unflatten(tree, [one(m, x) for m, x in zip(seen, leaves, strict=True)])
-
-
-class NovelD(Bonus):
-    """Novelty gained at the first visit of an episode.
-
-        b(s, a, s') = max(n(s') - alpha n(s), 0) * 1[N_e(s') = 1]
-
-    Zhang et al., "NovelD: A Simple yet Effective Exploration Criterion" (2021). With alpha = 1 it is BeBold (2020),
-    the strongest baseline of MADE's Section 5. n is any bonus of one state, asked once about s' and once about s.
-    Differs from the authors' code: N_e counts the true successor at the end of an episode, not the next start.
-    """
-
-    novelty: Bonus = RND()
-    alpha: float = setting(0.5, AT_LEAST_ZERO)
-    memory: EpisodeMemory = VisitCounts()
-
-    def __check_init__(self):
-        if not isinstance(self.novelty.memory, NoMemory):
-            raise ValueError(
-                f"NovelD compares the novelty of s and s', but {type(self.novelty).__name__} keeps an episodic memory, "
-                "which knows s' alone. Give it a novelty without one: RND, Count, HashedCount, RE3."
-            )
-
-    @property
-    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(dict.fromkeys(("obs", "next_obs", "next_note", *self.novelty.reads)))
-
-    def init(self, key, spec):
-        return self.novelty.init(key, spec)
-
-    def reward(self, state, batch, *, value=None):
-        # Both ends are set, so that it does not matter at which of them the novelty looks.
-        at = lambda obs: self.novelty.reward(state, batch._replace(obs=obs, next_obs=obs), value=value)  # noqa: E731
-        gained = jnp.maximum(at(batch.next_obs) - self.alpha * at(batch.obs), 0.0)
-        return jnp.where(batch.next_note.trace == 1, gained, 0.0)
-
-    def update(self, state, batch, key):
-        return self.novelty.update(state, batch, key)

@@ -23,9 +23,9 @@ from made.bonuses.amigo import AMIGo
 from made.bonuses.combinators import Calibrated, FirstVisit
 from made.bonuses.densities.recent_counts import HashedRecentCounts, Standardized
 from made.bonuses.episodic import VisitCounts
-from made.bonuses.icm import RIDE
 from made.bonuses.made import MADE
 from made.bonuses.release import ReleasedRND, made_released
+from made.bonuses.ride import RIDE
 from made.bonuses.rnd import RND
 from made.core import Bonus, Density, EpisodeMemory, NoMemory, trees
 from made.core.config import AT_LEAST_ZERO, SHARE, check_numbers
