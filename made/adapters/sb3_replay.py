@@ -113,7 +113,7 @@ class BonusReplayBuffer(ReplayBuffer):
         extrinsic: Any = self.rewards[rows]
         # The bonus reads observations before they are normalized.
         seen = self._read(obs), actions.reshape((-1, *self.bonus.spec.action.shape)), extrinsic, self._read(next_obs)
-        batch = Transition(*seen, dones & ~timeouts, timeouts, note, next_note)
+        batch = Transition(*seen, dones & ~timeouts, timeouts, note, next_note)  # type: ignore[arg-type]
         intrinsic = np.float32(self.payer.coefficient()) * np.asarray(self.bonus.reward(batch))
         reward = self.payer.total(self._normalize_reward(extrinsic, env), intrinsic)
         tensors = lambda x: jax.tree.map(self.to_torch, self._normalize_obs(x, env))  # noqa: E731

@@ -208,7 +208,7 @@ def control_config(env: str, agent: str, bonus: str, bonus_coef: Schedule | None
         raise ValueError(
             f"{agent} does not act in control tasks: take rad or dreamer, from pixels, or sac, from states."
         )
-    intrinsic = make_bonus(bonus, setting, pixels=pixels)
+    intrinsic = make_bonus(bonus, setting, pixels=pixels)  # type: ignore[arg-type]
     if bonus_coef is None and bonus not in list_bonuses(installed=False):
         raise ValueError(
             f"No bonus coefficient is known for {bonus} on control tasks: pass one, such as --bonus-coef 0.05."

@@ -82,8 +82,9 @@ class ReplayLearner(eqx.Module):
     @property
     def _settled_bonus(self) -> Bonus:
         """The bonus with room for what it is given, and with cached features where steps have indices."""
-        one_stream = isinstance(self.replay, ReplayBuffer) and self.replay.streams == 1
-        return settle(self.bonus, self.replay.room[0] if one_stream else 0)
+        if isinstance(self.replay, ReplayBuffer) and self.replay.streams == 1:
+            return settle(self.bonus, self.replay.room[0])
+        return settle(self.bonus)
 
     def store(self, replay: Any, steps: Transition) -> Any:
         """The replay with new steps, leaves [T, N, ...]."""

@@ -117,8 +117,8 @@ def rollout(
     keys = jax.random.split(k_step, (length, n, 3))
 
     def one(stream, fresh, keys):
-        stream, *out = advance(env, agent, bonus, agent_state, bonus_state, stream, fresh, keys, explore)
-        return stream, tuple(out)
+        stream, transition, ended = advance(env, agent, bonus, agent_state, bonus_state, stream, fresh, keys, explore)
+        return stream, (transition, ended)
 
     if reserve is None:
         pool = reset_slots(env, agent, bonus, bonus_state, length * n, k_start)

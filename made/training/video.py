@@ -158,7 +158,7 @@ def record_dreams(plan: TrainPlan, state: Any, out: Path) -> list[Path]:
         if frames is not None and seed in plan.seeds[:DRAWN]:
             times = max(1, -(-HEIGHT // frames.shape[1]))  # small images get larger pixels
             enlarged = np.repeat(np.repeat(frames, times, axis=1), times, axis=2)
-            written.append(save_video(enlarged, out / f"dream-seed{seed}.gif"))
+            written.append(save_video(list(enlarged), out / f"dream-seed{seed}.gif"))
     csv.writer(held := io.StringIO(newline="")).writerows([("seed", "window", *Prediction._fields), *rows])
     return [*written, safe_files.write_atomic(out / RETURNS, held.getvalue())]
 

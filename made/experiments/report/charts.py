@@ -18,7 +18,7 @@ from made.experiments.statistics import interval
 from made.experiments.store import files
 from made.experiments.store.table import Table
 from made.tabular.families import Lock
-from made.training import checkpoint_file
+from made.training import run_dir
 
 SHOWN = ("made/gated", "rnd/gated", "gate", "made", "bebold", "rnd", "none")  # at first; the others on demand
 ROWS = ("large reward, good", "large reward, dead", "small reward, good", "small reward, dead")
@@ -140,7 +140,7 @@ def _agent(folder: Path, run: Mapping[str, Any], records: Sequence[Mapping[str, 
     except (LookupError, TypeError, AttributeError):
         return None
     try:
-        checkpoint_file.demand_layout(run, folder / "run.json")
+        run_dir.require_layout(run, folder / "run.json")
     except ValueError as error:
         warnings.warn(f"Left out of the report: {error}", stacklevel=2)
         return None

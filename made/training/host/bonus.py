@@ -100,7 +100,7 @@ class HostBonus:
             self._kept(action, self.spec.action, "actions"),
             calls.copy_checked(reward, Space((), np.float32), self.n_envs, "rewards"),
             self._kept(next_obs, seen, "successors"),
-            *ends,
+            *ends,  # type: ignore[arg-type]
         )
         began = step.next_obs if reset_obs is None else self._kept(reset_obs, seen, "first observations")
         changed = self._calls.observe(self.state, self.memory, note, self.key, step, began)
