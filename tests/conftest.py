@@ -22,6 +22,7 @@ def _known(flags: str) -> bool:
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MADE_CACHE", "")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of PyTorch wait for each other in loops, and cores are taken
 if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers have it from here
     if "XLA_FLAGS" not in os.environ:
         os.environ["XLA_FLAGS"] = next(filter(_known, QUICK), "")
