@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
+
 from benchmarks import dreamer
 from benchmarks.control import update_time
 from benchmarks.impala import training_speed
