@@ -90,7 +90,7 @@ def _said(case: Case) -> str:
     return f"{case.name} network, {case.lanes} lane{'s' * (case.lanes > 1)}{more}"
 
 
-def made(cover: RND | None = None) -> Bonus:
+def made(cover: RND = RND()) -> Bonus:
     """MADE behind the gate, with counts of hashed (o, a) as its recent density."""
     return FirstVisit(MADE.hashed(cover=cover))
 

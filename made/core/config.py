@@ -32,12 +32,14 @@ MANY, SOME = 60, 20  # names beyond which an error lists some
 
 # What a number may be; none of them is what is not a number.
 SHARE, BELOW_ONE = "a number from 0 to 1", "a number from 0 to below 1"
+POSITIVE_SHARE = "a number above 0 and at most 1"
 AT_LEAST_ZERO, ABOVE_ZERO = "a number of at least 0", "a number above 0"
 POSITIVE, FINITE = "a finite number above 0", "a finite number"
 COUNT, COUNT_OR_NONE = "a whole number of at least 1", "a whole number of at least 0"
 SEVERAL = "a whole number of at least 2"
 _HOLDS: dict[str, Callable[[Any], bool]] = {
     SHARE: lambda x: 0 <= x <= 1,
+    POSITIVE_SHARE: lambda x: 0 < x <= 1,
     BELOW_ONE: lambda x: 0 <= x < 1,
     AT_LEAST_ZERO: lambda x: 0 <= x < math.inf,
     ABOVE_ZERO: lambda x: x > 0,

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from made.core.config import AT_LEAST_ZERO, POSITIVE, SHARE, check_numbers
+from made.core.config import AT_LEAST_ZERO, POSITIVE, POSITIVE_SHARE, check_numbers
 from made.tabular.mdp import MDP, check_policy, concrete, greedy_policy, uniform_policy
 from made.tabular.objective import Density, J, L_made, Number, Objective, Scalar, reward_made
 from made.tabular.solve import occupancy, policy_from_occupancy, policy_iteration
@@ -122,7 +122,9 @@ class Algorithm1(eqx.Module):
     eps_p: float = 0.0
 
     def __check_init__(self):
-        check_numbers(self, {POSITIVE: ("eta", "lam"), SHARE: ("eta",), AT_LEAST_ZERO: ("tau", "c", "eps_d", "eps_p")})
+        check_numbers(
+            self, {POSITIVE_SHARE: ("eta",), POSITIVE: ("lam",), AT_LEAST_ZERO: ("tau", "c", "eps_d", "eps_p")}
+        )
 
     def tau_k(self, k: Int[Array, ""]) -> Scalar:
         """tau_k = tau / k^c, Theorem 1."""

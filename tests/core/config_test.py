@@ -143,6 +143,7 @@ def test_no_module_is_imported_that_is_not_allowed(tmp_path, monkeypatch):
     entry = importlib.metadata.EntryPoint("theirs", "theirs.part:Theirs", "made.bonuses")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry] if group == "made.bonuses" else [])
     assert from_dict(data).more == 3, "a plug-in is installed"
+    del sys.modules["theirs.part"], sys.modules["theirs"]  # for the tests that follow in this process
 
 
 COUNT = {"class": "Count", "power": 0.5, "v_max": 1.0, "memory": {"class": "NoMemory"}}

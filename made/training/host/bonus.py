@@ -201,7 +201,7 @@ class HostBonus:
         if self.on_bad == "refuse":
             raise ValueError(
                 "An observation or action is NaN or infinite, and learning from it would spoil the bonus for good: fix "
-                "the environment, or pass on_bad='report' to pay nothing for such steps and count them."
+                "the environment, or pass on_bad='report' to give no bonus for such steps and count them."
             )
 
     def _kept(self, given: PyTree, space: PyTree, what: str) -> PyTree:

@@ -56,7 +56,7 @@ def test_the_smoke_run_is_trained_and_stored_with_its_dreams(tmp_path, monkeypat
     smoke, store = runner.Study(control_returns.DREAMER, Scale.SMOKE), Store(tmp_path / "runs")
     assert runner.run([smoke], store) == 1
     table, problem = runner.load(smoke, store)
-    assert problem is None and table.labels() == ["pendulum_swingup/none"]
+    assert not problem and table.labels() == ["pendulum_swingup/none"]
     column = lambda name: table.curves("pendulum_swingup/none", name)[1].ravel()  # noqa: E731
     assert table.curves("pendulum_swingup/none", "frames")[0].tolist() == [20, 40]
     assert column("frames").tolist() == [2000, 4000]

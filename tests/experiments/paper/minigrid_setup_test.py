@@ -159,5 +159,5 @@ def test_without_a_warm_up_the_strength_is_the_factor_itself():
 def test_calibrated_needs_a_clock_and_a_bonus_that_it_can_ask():
     with pytest.raises(ValueError, match="no time limit"):
         Calibrated(rnd()).init(jax.random.key(0), Walk().spec._replace(horizon=None))
-    with pytest.raises(ValueError, match="not Bernstein"):
+    with pytest.raises(ValueError, match="Bernstein has them only"):
         Calibrated(Bernstein())
