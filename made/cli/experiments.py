@@ -20,6 +20,7 @@ from made.experiments.store import Scale, Store, locking
 from made.training.paths import require_dir, require_file
 
 OBSERVED_WIDTH = 320  # characters of a verdict in the table of the terminal
+INDENT = {"initial_indent": "  ", "subsequent_indent": "  ", "break_long_words": False, "break_on_hyphens": False}
 
 Name = Annotated[str, tyro.conf.Positional]
 Names = Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -126,6 +127,31 @@ class Check:
                 print(f"{', '.join(names)} judges no claim of the paper.")
         _warn(store)
         return int(self.strict and any(row.holds is False for row in judged))
+
+
+@dataclasses.dataclass
+class Evidence:
+    """What the undecided claims still need: runs, estimated minutes and the command, most verdicts per minute first."""
+
+    out: tuple[Path, ...] = (Path("runs"),)  # stores, or folders that hold stores
+
+    def main(self) -> int:
+        _demand_there(*self.out)
+        found = runner.missing_evidence([*experiments().values()], collect.find(self.out).stores)
+        for one in found:
+            runs, name = sum(one.missing.values()), one.study.experiment.name
+            time = f", about {one.minutes:.0f} minutes at the recorded speed" if runs else ""
+            print(f"{name} at scale {one.study.scale.value}: {len(one.claims)} undecided, {runs} runs missing{time}.")
+            for row in one.claims:
+                print(f"  claim {row.claim} {row.name}: {'; '.join(row.missing) or 'the intervals are too wide'}")
+            if runs:
+                missing = ", ".join(f"{label} ({n})" for label, n in one.missing.items())
+                print(f"  {one.command}\n{textwrap.fill(missing, 100, **INDENT)}")
+            else:
+                print("  All runs of this scale are recorded: add seeds (--seeds N) or run a larger scale.")
+        if not found:
+            print(f"No claim recorded in {', '.join(map(str, self.out))} is undecided.")
+        return 0
 
 
 @dataclasses.dataclass

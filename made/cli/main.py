@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union
 import tyro
 
 import made
-from made.cli.experiments import Check, Choose, Demo, Export, Figure, Report, Run
+from made.cli.experiments import Check, Choose, Demo, Evidence, Export, Figure, Report, Run
 from made.cli.info import Doctor, List, Map, Play
 from made.cli.train import Plot, Train, Transfer
 from made.core import safe_files
@@ -49,7 +49,7 @@ class Completion:
 
 
 COMMANDS = (
-    *(Demo, List, Run, Train, Transfer, Figure, Check, Report, Export, Map, Doctor),
+    *(Demo, List, Run, Train, Transfer, Figure, Check, Evidence, Report, Export, Map, Doctor),
     *(Plot, Choose, Play, Completion),
 )
 RESUMED = ("demo", "run", "train")  # the same command resumes
@@ -111,6 +111,7 @@ experiments
 
 inspect
   made check lock                check the paper's claims on recorded runs
+  made evidence                  list the runs that undecided claims still need
   made figure lock               plot recorded runs
   made plot                      plot learning curves of training runs
   made report                    write every claim and figure into one page

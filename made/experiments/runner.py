@@ -3,8 +3,11 @@
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from made.core.config import to_dict
 from made.core.trial import RunsFailed
@@ -172,6 +175,62 @@ def check_claims(study: Study, table: Table, problem: str = "") -> list[ClaimRes
         numbers = (found.holds, observed, study.scale.value, seeds, study.command, effects, missing, found.note)
         rows.append(ClaimResult(claim.number, claim.name, claim.where, *numbers))
     return rows
+
+
+class Evidence(NamedTuple):
+    """What the claims of a study that have no verdict still need."""
+
+    study: Study
+    store: Store
+    claims: tuple[ClaimResult, ...]  # that no verdict is reached on
+    missing: dict[str, int]  # runs to be made by configuration
+    minutes: float  # that these runs take, by the speed of the runs that are recorded; NaN without any
+
+    @property
+    def command(self) -> str:
+        """The command that makes the runs."""
+        return f"{self.study.command} --out {self.store.root}"
+
+
+def missing_evidence(experiments: Sequence[Experiment], stores: Sequence[Store]) -> list[Evidence]:
+    """The undecided claims of experiments at their largest recorded scale, most claims per minute first.
+
+    Experiments that share runs are one entry.
+    """
+    found: dict[tuple[str, Scale], Evidence] = {}
+    for one in experiments:
+        recorded = [(scale, store) for store in stores for scale in scales(one, store)]
+        if not recorded or not one.claims:
+            continue
+        scale, store = max(recorded, key=lambda pair: list(Scale).index(pair[0]))
+        study = Study(one, scale)
+        claims = tuple(row for row in check(study, store) if row.holds is None)
+        if claims and (before := found.get((one.stored_as, scale))):
+            found[one.stored_as, scale] = before._replace(claims=(*before.claims, *claims))
+        elif claims:
+            found[one.stored_as, scale] = _evidence(study, store, claims)
+    return sorted(found.values(), key=lambda x: -len(x.claims) / x.minutes if x.minutes > 0 else math.inf)
+
+
+def _evidence(study: Study, store: Store, claims: tuple[ClaimResult, ...]) -> Evidence:
+    table, seeds = store.table(study.experiment.stored_as, study.scale, study.ids), study.experiment.seeds(study.scale)
+    have = {label: set(table.seeds(label)) for label in table.labels()}
+    missing = {label: len({*seeds} - have.get(label, set())) for label in study.trials}
+    missing = {label: n for label, n in missing.items() if n}
+    speeds = {label: float(np.median([*_minutes(study, table, label)])) for label in have}  # minutes of an iteration
+    tasks = {label: getattr(label, "tags", {}).get("task") for label in study.trials}
+    minutes = 0.0
+    for label, n in missing.items():
+        alike = [speed for other, speed in speeds.items() if tasks.get(other) == tasks[label]] or [*speeds.values()]
+        minutes += n * study.trials[label].iterations * float(np.median(alike))
+    return Evidence(study, store, claims, missing, minutes)
+
+
+def _minutes(study: Study, table: Table, label: str) -> Iterator[float]:
+    """Minutes of an iteration in each recorded run of a configuration; runs of one program share its time."""
+    for run in table.runs(label):
+        made_by = run["provenance"]
+        yield float(made_by["wall_s"]) / float(made_by.get("lanes") or 1) / 60 / study.trials[label].iterations
 
 
 def draw(study: Study, store: Store, folder: Path) -> list[tuple[PaperFigure, Path]]:
