@@ -20,6 +20,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parents[1]
 WORKER = Path(__file__).with_name("compare_worker.py")
 REPEATS = 5
+COMMANDS = {"import made": ("-c", "import made")}
 
 
 class Checkout:
@@ -45,10 +46,10 @@ class Checkout:
         return json.loads(line)
 
     def seconds(self, name: str) -> float:
-        """Seconds of one call of a program, or of a command that starts with `$`."""
-        if name.startswith("$"):
+        """Seconds of one call of a program, or of a command."""
+        if name in COMMANDS:
             began = time.perf_counter()
-            command = [sys.executable, *name[1:].split()]
+            command = [sys.executable, *COMMANDS[name]]
             subprocess.run(command, cwd=self.root, env=self.environment, check=True, capture_output=True)
             return time.perf_counter() - began
         self.process.stdin.write(f"{name}\n")  # type: ignore[union-attr]
@@ -65,24 +66,23 @@ def compare(other: Path, only: list[str], repeats: int = REPEATS) -> Iterator[di
     both = [Checkout(root, only) for root in (other.resolve(), HERE)]
     try:
         names = [checkout.answer() for checkout in both]
-        commands = [] if only else ["$-c import made"]
-        for name in [x for x in names[1] if x in names[0]] + commands:
+        for name in [*(x for x in names[1] if x in names[0]), *(() if only else COMMANDS)]:
             best = [float("inf")] * 2
             for _ in range(repeats):
                 for i, checkout in enumerate(both):
                     best[i] = min(best[i], checkout.seconds(name))
-            yield {"name": name.lstrip("$"), "before_s": best[0], "after_s": best[1], "ratio": best[0] / best[1]}
+            yield {"name": name, "before_s": best[0], "after_s": best[1], "ratio": best[0] / best[1]}
     finally:
         for checkout in both:
             checkout.close()
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
     """Print a row of JSON for each program."""
     parser = argparse.ArgumentParser("python -m benchmarks.compare", description=__doc__)
     parser.add_argument("other", type=Path, help="the root of another checkout")
     parser.add_argument("--only", nargs="*", default=[], help="names of programs; all unless given")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     try:
         for row in compare(given.other, given.only):
             print(json.dumps(row), flush=True)

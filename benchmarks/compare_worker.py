@@ -42,7 +42,9 @@ def dreams(bonus: str) -> Program:
     sizes = dreamer.ON_A_CPU if ON_CPU else dreamer.Sizes()
     learner = dreamer.learner(bonus, "float32" if ON_CPU else "bfloat16", sizes)
     fill = jax.jit(lambda: dreamer.filled(learner, jax.random.key(0)))
-    call = learner.update if ON_CPU else lambda state: learner.study(state, sizes.updates)
+    call = lambda state: learner.study(state, sizes.updates)  # noqa: E731
+    if ON_CPU:  # where convolutions in a loop are slow; older checkouts have no `update` of sequences
+        call = getattr(learner, "update", None) or (lambda state: learner.study_one(state, 0, 2))  # type: ignore[attr-defined]
     options = {"xla_backend_optimization_level": 1} if ON_CPU else None
     study = jax.jit(call, donate_argnums=0, compiler_options=options).lower(jax.eval_shape(fill)).compile()
 
