@@ -1,10 +1,10 @@
-"""Plot learning curves from recorded runs: docs/img/bonuses/NAME-curves.png and docs/img/tutorials/pendulum.png.
+"""Plot learning curves from recorded runs: docs/img/bonuses/NAME-curves.png and docs/img/tutorials/NAME.png.
 
     python docs/build_curves.py            # figures
-    python docs/build_curves.py RUN...     # first add these run directories to results/train/doorkey.json
+    python docs/build_curves.py RUN...     # first add these run directories to the records in results/train
 
-The runs are those of results/minigrid (the setting of each method was chosen on other seeds), results/dmc, and
-DoorKey-5x5 for bonuses that have no other run.
+The runs are those of results/minigrid (the setting of each method was chosen on other seeds), results/dmc,
+DoorKey-5x5 for bonuses that have no other run, and PPO on KeyCorridorS4R3.
 """
 
 import csv
@@ -20,7 +20,7 @@ from made.experiments import plots
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs" / "img"
-DOORKEY = ROOT / "results" / "train" / "doorkey.json"
+TRAINED = {task: ROOT / "results" / "train" / f"{task.lower()}.json" for task in ("DoorKey", "KeyCorridor")}
 FRAMES = 32 * 100  # per update on MiniGrid
 SOLID, DASHED, DOTTED, MIXED = "-", (0, (4, 2)), (0, (1, 1.3)), (0, (5, 1.5, 1, 1.5))
 NONE, MASK = ("none", "no bonus", "none", DOTTED), ("gate", "first-visit constant", "gate", MIXED)  # of every grid
@@ -122,22 +122,37 @@ def minigrid(found: dict) -> Path:
 
 def record(folder: Path) -> None:
     """Add the command, provenance and returns of a training run to the record, under the name of the folder."""
-    runs = json.loads(DOORKEY.read_text("utf-8")) if DOORKEY.exists() else {}
     about = json.loads((folder / "run.json").read_text("utf-8"))
+    path = next(path for task, path in TRAINED.items() if about["options"]["env"].startswith(task))
+    runs = json.loads(path.read_text("utf-8")) if path.exists() else {}
     returns: dict[str, list] = defaultdict(list)
     for row in map(json.loads, (folder / "metrics.jsonl").read_text("utf-8").splitlines()):
         returns[str(row["seed"])].append([row["frames"], round(row["return"], 4)])
-    runs[folder.name] = {"command": about["command"], "made_by": about["sessions"][-1], "returns": returns}
-    DOORKEY.write_text(json.dumps(runs, sort_keys=True) + "\n", "utf-8")
+        seconds = row["seconds"]
+    runs[folder.name] = {"command": about["command"], "made_by": about["sessions"][-1], "seconds": seconds}
+    runs[folder.name]["returns"] = returns
+    path.write_text(json.dumps(runs, sort_keys=True) + "\n", "utf-8")
 
 
 CONSTANT = ("first-visit", *MASK[1:])
 COLOR = {"e3b": "ride", "ngu": "rnd", "hashed": "amigo", "disagreement": "bebold"}  # methods with other figures
 
 
+def trained(task: str, path: Path) -> dict:
+    """The recorded training runs on a task."""
+    runs = json.loads(path.read_text("utf-8"))
+    return {f"{task}/{name}": {int(k): v for k, v in run["returns"].items()} for name, run in runs.items()}
+
+
+def keycorridor() -> Path:
+    """PPO on KeyCorridorS4R3, as the tutorial on grids trains it."""
+    curves = [("made-counts", "first-visit MADE", "made", DASHED), ("rnd", "first-visit RND", "rnd", DASHED)]
+    found = trained(KEYS, TRAINED["KeyCorridor"])
+    return figure("tutorials/keycorridor", {KEYS: curves}, found, 1e-6, "million frames")
+
+
 def doorkey() -> list[Path]:
-    runs = json.loads(DOORKEY.read_text("utf-8"))
-    found = {f"DoorKey-5x5/{name}": {int(k): v for k, v in run["returns"].items()} for name, run in runs.items()}
+    found = trained("DoorKey-5x5", TRAINED["DoorKey"])
     names = {
         "e3b": "E3B",
         "ngu": "NGU",
@@ -151,7 +166,7 @@ def doorkey() -> list[Path]:
             found, 1e-3, "thousand frames",
         )
         for name, text in names.items()
-        if name in runs
+        if f"DoorKey-5x5/{name}" in found
     ]  # fmt: skip
 
 
@@ -167,7 +182,7 @@ def main() -> list[Path]:
         paths.append(figure(f"bonuses/{name}-curves", {PENDULUM: curves + ALWAYS}, runs, 1e-3, STEPS))
     runs = columns(ROOT / "results" / "dmc" / "dmc" / "small.csv.gz", "frames", "eval_return")
     paths.append(figure("tutorials/pendulum", {PENDULUM: [("re3", "RE3", "re3", SOLID), *ALWAYS]}, runs, 1e-3, STEPS))
-    return paths + doorkey()
+    return [*paths, *doorkey(), keycorridor()]
 
 
 if __name__ == "__main__":

@@ -387,6 +387,20 @@ def test_returns_on_doorkey_are_recorded():
         assert all(shown[one] in text for one in (name, "none", "first-visit")), name
 
 
+def test_the_tutorial_s_runs_of_ppo_are_recorded():
+    runs = json.loads((ROOT / "results" / "train" / "keycorridor.json").read_text("utf-8"))
+    text = " ".join((ROOT / "docs" / "tutorials" / "grids.md").read_text("utf-8").split())
+    for name, bonus in (("rnd", "first-visit RND the return passes 0.5"), ("made-counts", "first-visit MADE")):
+        curves = runs[name]["returns"].values()
+        solved = [next((frames / 1e6 for frames, x in curve if x > 0.5), None) for curve in curves]
+        at = [frames for frames in solved if frames is not None]
+        said = re.search(rf"{bonus}[^,;]* in (\d) of (\d)[^,]*, after ([\d.]+) to ([\d.]+) million", text)
+        assert said and said.groups() == (str(len(at)), str(len(solved)), f"{min(at):.1f}", f"{max(at):.1f}"), name
+    assert "{:.0f} and {:.0f} seconds".format(*(runs[name]["seconds"] for name in ("rnd", "made-counts"))) in text
+    words = {*runs["rnd"]["command"].split()} - {"--no-video", "--eval-every"}  # they change no return
+    assert words <= {*text.split()}, words - {*text.split()}
+
+
 def test_readme_numbers_are_recorded():
     front = runpy.run_path(str(ROOT / "docs" / "build_front.py"))
     text = (ROOT / "README.md").read_text("utf-8")
