@@ -1,6 +1,6 @@
 """`python -m benchmarks.compare OTHER`: this checkout next to another one, side by side on this machine.
 
-    git worktree add ../before v0.1.0
+    git worktree add ../before COMMIT
     python -m benchmarks.compare ../before
 
 Each checkout has a process of its own. They compile at the same time and are then timed in turn, never together. The

@@ -140,7 +140,7 @@ class Evidence:
         found = runner.missing_evidence([*experiments().values()], collect.find(self.out).stores)
         for one in found:
             runs, name = sum(one.missing.values()), one.study.experiment.name
-            time = f", about {one.minutes:.0f} minutes at the recorded speed" if runs else ""
+            time = f", about {one.minutes:.0f} minutes at the recorded speed" if one.minutes > 0 else ""
             print(f"{name} at scale {one.study.scale.value}: {len(one.claims)} undecided, {runs} runs missing{time}.")
             for row in one.claims:
                 print(f"  claim {row.claim} {row.name}: {'; '.join(row.missing) or 'the intervals are too wide'}")

@@ -184,7 +184,7 @@ class Evidence(NamedTuple):
     store: Store
     claims: tuple[ClaimResult, ...]  # that no verdict is reached on
     missing: dict[str, int]  # runs to be made by configuration
-    minutes: float  # that these runs take, by the speed of the runs that are recorded; NaN without any
+    minutes: float  # that these runs take, by the speed of the runs that are recorded; NaN without one
 
     @property
     def command(self) -> str:
@@ -219,8 +219,8 @@ def _evidence(study: Study, store: Store, claims: tuple[ClaimResult, ...]) -> Ev
     missing = {label: n for label, n in missing.items() if n}
     speeds = {label: float(np.median([*_minutes(study, table, label)])) for label in have}  # minutes of an iteration
     tasks = {label: getattr(label, "tags", {}).get("task") for label in study.trials}
-    minutes = 0.0
-    for label, n in missing.items():
+    minutes = 0.0 if speeds else math.nan
+    for label, n in missing.items() if speeds else ():
         alike = [speed for other, speed in speeds.items() if tasks.get(other) == tasks[label]] or [*speeds.values()]
         minutes += n * study.trials[label].iterations * float(np.median(alike))
     return Evidence(study, store, claims, missing, minutes)

@@ -130,7 +130,7 @@ def compile_lock() -> Iterator[None]:
                 if over.is_set():
                     raise KeyboardInterrupt from None
             except OSError:
-                pass
+                pass  # the folder cannot be locked: programs are compiled at the same time
         yield
 
 

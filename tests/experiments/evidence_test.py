@@ -68,6 +68,17 @@ def test_most_claims_per_minute_first_and_shared_runs_once(tmp_path):
     assert [len(one.claims) for one in found] == [2, 1, 1] and not found[2].missing
 
 
+def test_without_a_complete_run_the_time_is_unknown(tmp_path, monkeypatch, capsys):
+    store, one = Store(tmp_path / "runs"), study("lock", Verdict(None))
+    store.mark()
+    monkeypatch.setattr(runner, "scales", lambda experiment, store: [Scale.GPU])  # a partial run alone
+    (found,) = runner.missing_evidence([one], [store])
+    assert math.isnan(found.minutes) and sum(found.missing.values()) == 6
+    monkeypatch.setattr("made.cli.experiments.experiments", lambda: {"lock": one})
+    assert main.main(["evidence", "--out", str(tmp_path / "runs")]) == 0
+    assert "1 undecided, 6 runs missing." in capsys.readouterr().out
+
+
 def test_the_command_names_claims_runs_and_how_to_make_them(tmp_path, monkeypatch, capsys):
     store = Store(tmp_path / "runs")
     record(store, "lock", LABELS[0], 0, minutes=1.0)
